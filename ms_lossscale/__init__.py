@@ -1,0 +1,30 @@
+"""Loss scaling for MindSpore: the documented API, on Ascend, GPU and CPU."""
+
+try:
+    import mindspore  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "mindspore":
+        raise
+    raise ModuleNotFoundError(
+        "ms_lossscale needs MindSpore, which is not installed. On a laptop: pip install 'ms_lossscale[cpu]'. "
+        "For Ascend or GPU install the MindSpore of your platform.", name="mindspore") from None
+
+from ms_lossscale.manager import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager
+from ms_lossscale.model import Model, build_train_network
+from ms_lossscale.patch import patch
+from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
+from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DynamicLossScaleManager",
+    "DynamicLossScaleUpdateCell",
+    "FixedLossScaleManager",
+    "FixedLossScaleUpdateCell",
+    "LossScaleManager",
+    "Model",
+    "TrainOneStepWithLossScaleCell",
+    "build_train_network",
+    "patch",
+]

@@ -1,0 +1,168 @@
+"""Model and build_train_network: MindSpore's own, with this package's step inside."""
+
+import warnings
+
+from mindspore import Model as NativeModel
+from mindspore import boost, context, nn
+from mindspore.amp import LossScaleManager as NativeLossScaleManager
+from mindspore.context import ParallelMode
+from mindspore.parallel._utils import _get_parallel_mode, _get_pipeline_stages
+from mindspore.train.amp import build_train_network as native_build_train_network
+
+from ms_lossscale._errors import message
+from ms_lossscale.manager import DynamicLossScaleManager, LossScaleManager
+from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
+
+
+def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_level="O0", **kwargs):
+    """
+    Build the training step for a network: MindSpore's mixed precision, and this package's loss scaling.
+
+    Args:
+        network (Cell): The network, or the network with its loss if `loss_fn` is None.
+        optimizer (Optimizer): The optimizer of the network's parameters.
+        loss_fn (Cell, optional): Called with (output, label). Default: ``None`` .
+        level (str, optional): The mixed-precision level, as :func:`mindspore.amp.build_train_network` takes it.
+            "O2" without a manager scales by ``DynamicLossScaleManager()``. Default: ``"O0"`` .
+        boost_level (str, optional): As MindSpore takes it. Default: ``"O0"`` .
+
+    Keyword Args:
+        loss_scale_manager (LossScaleManager): Where the loss scale comes from; None for no scaling.
+        cast_model_type (mindspore.dtype), keep_batchnorm_fp32 (bool): As MindSpore takes them.
+
+    Returns:
+        Cell in training mode: a :class:`TrainOneStepWithLossScaleCell`; or a :class:`mindspore.nn.TrainOneStepCell`
+        if there is no manager, or it gives no update cell.
+
+    Raises:
+        TypeError: If `loss_scale_manager` is no LossScaleManager.
+        ValueError: On CPU, if the network is to be trained in a mode that only MindSpore's own cells serve.
+
+    Supported Platforms:
+        ``Ascend`` ``GPU`` ``CPU``
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from ms_lossscale import DynamicLossScaleManager, build_train_network
+        >>> network = nn.Dense(4, 2)
+        >>> optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+        >>> step = build_train_network(network, optimizer, nn.MSELoss(), level="O2",
+        ...                            loss_scale_manager=DynamicLossScaleManager(2**12))
+        >>> print(step.scale_sense.asnumpy())
+        4096.0
+    """
+    manager = kwargs.pop("loss_scale_manager", _default_manager(level))
+    if _leave_to_mindspore("build_train_network", manager, network, optimizer, boost_level):
+        return native_build_train_network(network, optimizer, loss_fn, level, boost_level,
+                                          loss_scale_manager=manager, **kwargs)
+    plain = native_build_train_network(network, optimizer, loss_fn, level, boost_level,
+                                       loss_scale_manager=None, **kwargs)
+    return _scaled(plain, manager)
+
+
+class Model(NativeModel):
+    """
+    MindSpore's Model with this package's training step inside, on every device.
+
+    Arguments, methods and results are those of :class:`mindspore.train.Model`. What differs:
+
+    - it takes any `loss_scale_manager` on CPU, too, at every `amp_level`;
+    - at `amp_level` "O2" without a manager it scales by ``DynamicLossScaleManager()`` of this package;
+    - a :class:`DynamicLossScaleManager` reports the live numbers of the step, also after a checkpoint is loaded
+      and inside a data sink.
+
+    Args:
+        network (Cell): The network, or the network with its loss if `loss_fn` is None.
+        loss_fn (Cell, optional), optimizer (Cell, optional), metrics (dict or set, optional), eval_network (Cell,
+            optional), eval_indexes (list, optional), amp_level (str, optional), boost_level (str, optional): As
+            MindSpore takes them.
+
+    Keyword Args:
+        loss_scale_manager (LossScaleManager): Where the loss scale comes from; None for no scaling.
+        keep_batchnorm_fp32 (bool): As MindSpore takes it.
+
+    Raises:
+        TypeError: If `loss_scale_manager` is no LossScaleManager.
+        ValueError: If a manager is given without an optimizer; on CPU, if the network is to be trained in a mode
+            that only MindSpore's own cells serve.
+
+    Supported Platforms:
+        ``Ascend`` ``GPU`` ``CPU``
+
+    Examples:
+        >>> from mindspore import nn
+        >>> from ms_lossscale import FixedLossScaleManager, Model
+        >>> network = nn.Dense(4, 2)
+        >>> optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+        >>> model = Model(network, nn.MSELoss(), optimizer, loss_scale_manager=FixedLossScaleManager(1024.0))
+        >>> print(model.train_network.scale_sense.asnumpy())
+        1024.0
+    """
+
+    def _build_train_network(self):
+        manager = self._loss_scale_manager
+        if self._optimizer is not None and not self._loss_scale_manager_set:
+            manager = _default_manager(self._amp_level)
+        if manager is not None and self._optimizer is None:
+            raise ValueError(message("Model", "optimizer", "an Optimizer if 'loss_scale_manager' is set", None))
+        if _leave_to_mindspore("Model", manager, self._network, self._optimizer, self._boost_level):
+            return super()._build_train_network()
+        self._loss_scale_manager, self._loss_scale_manager_set = None, True
+        plain = super()._build_train_network()
+        self._loss_scale_manager = manager
+        step = _scaled(plain, manager)
+        if step is not plain and plain.get_inputs() is not None:
+            step.set_inputs(*plain.get_inputs())
+        return step
+
+
+def _default_manager(level):
+    return DynamicLossScaleManager() if level == "O2" else None
+
+
+def _scaled(plain, manager):
+    """Return a step that trains what the TrainOneStepCell `plain` trains, with the manager's scale."""
+    if manager is None:
+        return plain
+    scale, update_cell = manager.get_loss_scale(), manager.get_update_cell()
+    if update_cell is None:
+        return nn.TrainOneStepCell(plain.network, plain.optimizer, scale).set_train()
+    step = TrainOneStepWithLossScaleCell(plain.network, plain.optimizer, update_cell).set_train()
+    if isinstance(manager, LossScaleManager):
+        manager.follow(step)
+    return step
+
+
+def _leave_to_mindspore(who, manager, network, optimizer, boost_level):
+    """Return whether only MindSpore's own cells serve this mode; warn if so, and refuse it on CPU."""
+    if manager is None:
+        return False
+    if not isinstance(manager, (NativeLossScaleManager, boost.GroupLossScaleManager)):
+        raise TypeError(message(who, "loss_scale_manager", "a LossScaleManager or None", manager))
+    mode = _foreign_mode(manager, network, optimizer, boost_level)
+    if mode is None:
+        return False
+    if context.get_context("device_target") == "CPU":
+        raise ValueError(f"For '{who}', loss scaling with {mode} is done by MindSpore's own cells, "
+                         "which do not run on CPU.")
+    warnings.warn(f"Loss scaling with {mode} is done by MindSpore's own cells: the scale is updated by this package's "
+                  "rule, but its step counters and overflow check are not in use.", RuntimeWarning, stacklevel=3)
+    return True
+
+
+def _foreign_mode(manager, network, optimizer, boost_level):
+    if isinstance(manager, boost.GroupLossScaleManager):
+        return "GroupLossScaleManager"
+    if boost_level in ("O1", "O2"):
+        return f"boost level {boost_level}"
+    if _get_pipeline_stages() > 1:
+        return "pipeline parallelism"
+    if _get_parallel_mode() in (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL):
+        return f"parallel mode {_get_parallel_mode()}"
+    if any(type(cell).__name__ in ("GradAccumulationCell", "GradAccumulation") for _, cell in network.cells_and_names()):
+        return "MindSpore's gradient accumulation cell"
+    if isinstance(optimizer, (nn.AdaSumByGradWrapCell, nn.AdaSumByDeltaWeightWrapCell)):
+        return "AdaSum"
+    if type(optimizer).__name__ in ("ThorAscend", "ThorGpu"):
+        return "Thor"
+    return None

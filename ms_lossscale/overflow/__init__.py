@@ -1,0 +1,1 @@
+"""Whether a step overflowed, one file per way a device reports it; table.py picks."""

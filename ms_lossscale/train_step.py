@@ -1,0 +1,174 @@
+"""The training step: forward, backward, unscale, check, move the scale, and the optimizer if nothing overflowed."""
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.context import ParallelMode
+
+from ms_lossscale.gradients import Seed, Unscale
+from ms_lossscale.overflow.table import build, choose
+from ms_lossscale.scale_argument import check_training_parts, initial_scale, scale_tensor
+from ms_lossscale.update_cell import _UpdateCell
+
+
+class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
+    r"""
+    A training step with loss scaling: it runs the optimizer only when nothing overflowed.
+
+    The loss is multiplied by the scale before the backward pass, and the gradients are divided by it after, both in
+    float32 arithmetic. If a gradient is then NaN or infinite (or the device's overflow register is set), the
+    optimizer does not run: parameters, optimizer state, `global_step` and a scheduled learning rate stay as they
+    are. Statistics of the forward pass, such as BatchNorm's, do change.
+
+    Args:
+        network (Cell): The network with its loss; it returns one float Tensor, the loss.
+        optimizer (Optimizer): The optimizer of the parameters to train.
+        scale_sense (Union[Cell, Tensor]): An update cell, which moves the scale on the device after every step; or
+            a Tensor of shape :math:`()` or :math:`(1,)` and any float or int dtype, held in float32, which stays
+            until `set_sense_scale` changes it.
+
+    Inputs:
+        - **\*inputs** (Tuple(Tensor)) - What `network` takes.
+
+    Outputs:
+        Tuple of 3 Tensors.
+
+        - **loss** (Tensor) - The loss as `network` returned it, not scaled.
+        - **overflow** (Tensor) - Whether this step overflowed and was skipped, a bool of shape :math:`()`.
+        - **loss scale** (Tensor) - The scale the next step will use, after this step's update: a float32 snapshot
+          of the shape of `scale_sense`. MindSpore's step returns the live Parameter instead in PYNATIVE mode.
+
+    Attributes:
+        scale_sense (Parameter): The live scale, float32.
+        applied_steps, skipped_steps (Parameter): The steps that ran the optimizer and that did not, int32.
+        consecutive_overflows (Parameter): The steps skipped since the last applied one, int32.
+
+    Raises:
+        TypeError: If an argument has another type than stated; when called, if the network returns anything but one
+            float Tensor.
+        ValueError: If `optimizer` has no parameters, or the scale is not one finite number above 0.
+
+    Supported Platforms:
+        ``Ascend`` ``GPU`` ``CPU``
+
+    Examples:
+        >>> import mindspore as ms
+        >>> import numpy as np
+        >>> from mindspore import Tensor, nn
+        >>> from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
+        >>> network = nn.Dense(4, 2)
+        >>> optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+        >>> update_cell = DynamicLossScaleUpdateCell(2**12, scale_factor=2, scale_window=1000)
+        >>> step = TrainOneStepWithLossScaleCell(nn.WithLossCell(network, nn.MSELoss()), optimizer, update_cell)
+        >>> x, label = Tensor(np.ones((3, 4)), ms.float32), Tensor(np.ones((3, 2)), ms.float32)
+        >>> loss, overflow, scale = step(x, label)
+        >>> print(overflow, scale)
+        False 4096.0
+        >>> loss, overflow, scale = step(x * float("inf"), label)
+        >>> print(overflow, scale, step.skipped_steps.asnumpy())
+        True 2048.0 1
+    """
+
+    def __init__(self, network, optimizer, scale_sense):
+        check_training_parts(network, optimizer)
+        scale = initial_scale(scale_sense)
+        super().__init__(network, optimizer, sens=None)
+        self.scale_sense = Parameter(scale, name="scale_sense", requires_grad=False)
+        self.loss_scaling_manager = scale_sense if isinstance(scale_sense, nn.Cell) else None
+        if isinstance(scale_sense, _UpdateCell):
+            scale_sense.follow(self.scale_sense)
+        self.applied_steps = _counter("applied_steps")
+        self.skipped_steps = _counter("skipped_steps")
+        self.consecutive_overflows = _counter("consecutive_overflows")
+        self.is_distributed = self.parallel_mode != ParallelMode.STAND_ALONE
+        self.seed = Seed()
+        self.unscale = Unscale()
+        self.detector = build(choose(), self.is_distributed, len(self.weights))
+        # What subclasses written for MindSpore's step reach for.
+        self.hyper_map = ops.HyperMap()
+        self.base = Tensor(1, ms.float32)
+        self.reduce_sum = ops.ReduceSum(keep_dims=False)
+        self.less_equal = ops.LessEqual()
+        self.allreduce = ops.AllReduce()
+        self.enable_tuple_broaden = True
+
+    def construct(self, *inputs):
+        status, inputs = self.start_overflow_check(self.scale_sense, inputs)
+        loss = self.network(*inputs)
+        seed = self.seed(loss, self.scale_sense)
+        grads = self.grad(self.network, self.weights)(*inputs, seed)
+        grads = self.grad_reducer(self.unscale(grads, self.scale_sense))
+        overflow = self.get_overflow_status(ops.depend(status, loss), grads)
+        if not self.process_loss_scale(overflow):
+            loss = ops.depend(loss, self.optimizer(grads))
+        return loss, overflow, self.scale_sense + 0.0
+
+    def set_sense_scale(self, sens):
+        """
+        Set the loss scale; the next step uses it.
+
+        Args:
+            sens (Tensor): The scale, of shape :math:`()` or :math:`(1,)` and any float or int dtype; held in float32,
+                in the shape that `scale_sense` has.
+
+        Raises:
+            TypeError: If `sens` is not a Tensor, or not of a float or int dtype.
+            ValueError: If `sens` has another shape, or is not finite and above 0 in float32.
+        """
+        scale = scale_tensor("set_sense_scale", "sens", sens)
+        self.scale_sense.set_data(scale.reshape(self.scale_sense.shape))
+
+    def start_overflow_check(self, pre_cond, compute_input):
+        """
+        Start looking for overflow; on a device with an overflow register, clear it.
+
+        In a step of your own call it before the network, with the network's inputs as `compute_input`: then an
+        overflow in the forward pass is seen, and one left by anything before is not.
+
+        Args:
+            pre_cond (Tensor): What must be computed before the register is cleared.
+            compute_input (object): The input of the computation to watch.
+
+        Returns:
+            Tuple of (status, compute_input): the first goes to `get_overflow_status`; computing from the second is
+            sure to happen after the clearing.
+        """
+        return self.detector.start(pre_cond, compute_input)
+
+    def get_overflow_status(self, status, compute_output):
+        """
+        Tell whether the computation since `start_overflow_check` overflowed, on any rank.
+
+        Args:
+            status (Tensor): The first output of `start_overflow_check`.
+            compute_output (object): The gradients: a Tensor, or a tuple or list of Tensors or RowTensors.
+
+        Returns:
+            Tensor, a bool of shape :math:`()`, True for overflow. Without gradients it is False.
+        """
+        return self.detector(status, compute_output)
+
+    def process_loss_scale(self, overflow):
+        """
+        Count the step as applied or skipped, and let the update cell, if there is one, move the scale.
+
+        Args:
+            overflow (Tensor): Whether the step overflowed, a bool of shape :math:`()`.
+
+        Returns:
+            Tensor, what the update cell returned, else `overflow`.
+        """
+        overflow = self._count(overflow)
+        if self.loss_scaling_manager is not None:
+            return self.loss_scaling_manager(self.scale_sense, overflow)
+        return overflow
+
+    def _count(self, overflow):
+        skipped = ops.cast(overflow, ms.int32)
+        ops.assign_add(self.skipped_steps, skipped)
+        ops.assign_add(self.applied_steps, 1 - skipped)
+        ops.assign(self.consecutive_overflows, (self.consecutive_overflows + skipped) * skipped)
+        return overflow
+
+
+def _counter(name):
+    return Parameter(Tensor(0, ms.int32), name=name, requires_grad=False)

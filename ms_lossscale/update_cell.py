@@ -1,0 +1,148 @@
+"""The cells that move the loss scale on the device: rule.py, as MindSpore operators."""
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+from ms_lossscale._errors import check_number, check_positive_int, check_scale
+from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, reciprocal
+
+
+class _UpdateCell(nn.Cell):
+    """What both update cells share: the scale they start from, and the scale of the step that owns them."""
+
+    def __init__(self, loss_scale_value):
+        super().__init__()
+        self.loss_scale_value = loss_scale_value
+        self.follow(None)
+
+    def follow(self, scale_sense):
+        """Let `get_loss_scale` report `scale_sense`, the live Parameter of the step that owns this cell."""
+        # Past Cell.__setattr__, which would take the step's Parameter for one of this cell's own.
+        self.__dict__["_live_scale"] = scale_sense
+
+    def get_loss_scale(self):
+        """
+        Get the loss scale.
+
+        Returns:
+            The number given as `loss_scale_value`; once a step owns this cell, a float, the step's live scale.
+        """
+        live = self.__dict__["_live_scale"]
+        return self.loss_scale_value if live is None else live.asnumpy().item()
+
+
+class FixedLossScaleUpdateCell(_UpdateCell):
+    """
+    Update cell of a loss scale that never changes.
+
+    :meth:`FixedLossScaleManager.get_update_cell` returns it, and :class:`TrainOneStepWithLossScaleCell` calls it.
+
+    Args:
+        loss_scale_value (float): The loss scale, a finite number above 0; held in float32 by the step.
+
+    Inputs:
+        - **loss_scale** (Parameter) - The step's loss scale, ignored.
+        - **overflow** (Tensor) - Whether the step overflowed, a bool of shape :math:`()`.
+
+    Outputs:
+        Tensor, the input `overflow`.
+
+    Raises:
+        TypeError: If `loss_scale_value` is not an int or a float.
+        ValueError: If `loss_scale_value` is not a finite float32 above 0.
+
+    Supported Platforms:
+        ``Ascend`` ``GPU`` ``CPU``
+
+    Examples:
+        >>> from ms_lossscale import FixedLossScaleUpdateCell
+        >>> FixedLossScaleUpdateCell(1024.0).get_loss_scale()
+        1024.0
+    """
+
+    def __init__(self, loss_scale_value):
+        super().__init__(check_scale("FixedLossScaleUpdateCell", "loss_scale_value", loss_scale_value))
+
+    def construct(self, loss_scale, overflow):
+        return overflow
+
+
+class DynamicLossScaleUpdateCell(_UpdateCell):
+    r"""
+    Update cell of a dynamic loss scale.
+
+    A step that overflows divides the scale by `scale_factor`; `scale_window` clean steps in a row multiply it.
+    The arithmetic is float32: :math:`\max(s \cdot (1 / f), min)` and :math:`\min(s \cdot f, max)`, where
+    :math:`1 / f` is rounded to float32 first. The rule is MindSpore's; the cap is this package's.
+
+    :meth:`DynamicLossScaleManager.get_update_cell` returns it, and :class:`TrainOneStepWithLossScaleCell` calls it.
+
+    Args:
+        loss_scale_value (float): The scale to start from, inside the bounds.
+        scale_factor (float): The factor of growth and shrinkage, at least 1.
+        scale_window (int): The number of clean steps in a row after which the scale grows.
+
+    Keyword Args:
+        min_loss_scale (float): The scale never falls below it; above 0. Default: ``1.0`` .
+        max_loss_scale (float): The scale never grows beyond it. Default: ``2**126`` .
+
+    Inputs:
+        - **loss_scale** (Parameter) - The step's loss scale, float32 of shape :math:`()` or :math:`(1,)`; updated.
+        - **overflow** (Tensor) - Whether the step overflowed, a bool of shape :math:`()`.
+
+    Outputs:
+        Tensor, the input `overflow`.
+
+    Raises:
+        TypeError: If a number has another type than stated.
+        ValueError: If a number lies outside its range, is NaN or infinite.
+
+    Supported Platforms:
+        ``Ascend`` ``GPU`` ``CPU``
+
+    Examples:
+        >>> import mindspore as ms
+        >>> from mindspore import Parameter, Tensor
+        >>> from ms_lossscale import DynamicLossScaleUpdateCell
+        >>> update = DynamicLossScaleUpdateCell(2**12, scale_factor=2, scale_window=1000)
+        >>> scale = Parameter(Tensor(update.get_loss_scale(), ms.float32), name="scale")
+        >>> overflow = update(scale, Tensor(True))
+        >>> print(overflow, scale.asnumpy())
+        True 2048.0
+    """
+
+    def __init__(self, loss_scale_value, scale_factor, scale_window, *,
+                 min_loss_scale=MIN_LOSS_SCALE, max_loss_scale=MAX_LOSS_SCALE):
+        who = "DynamicLossScaleUpdateCell"
+        check_bounds(who, "loss_scale_value", loss_scale_value, min_loss_scale, max_loss_scale)
+        check_number(who, "scale_factor", scale_factor, 1, "a finite number >= 1")
+        check_positive_int(who, "scale_window", scale_window)
+        super().__init__(loss_scale_value)
+        self.scale_factor = Tensor(float(scale_factor), ms.float32)
+        self.scale_window = Tensor(int(scale_window), ms.int32)
+        self.backoff_factor = Tensor(reciprocal(scale_factor), ms.float32)
+        self.minimum_loss_scale = Tensor(float(min_loss_scale), ms.float32)
+        self.maximum_loss_scale = Tensor(float(max_loss_scale), ms.float32)
+        self.cur_iter = Parameter(Tensor(1, ms.int32), name="current_iterator_step", requires_grad=False)
+        self.last_overflow_iter = Parameter(Tensor(0, ms.int32), name="last_overflow_iterator_step",
+                                            requires_grad=False)
+
+    def construct(self, loss_scale, overflow):
+        grow = ops.less_equal(self.scale_window, self.cur_iter - self.last_overflow_iter)
+        shrunk = ops.maximum(loss_scale * self.backoff_factor, self.minimum_loss_scale)
+        grown = ops.minimum(loss_scale * self.scale_factor, self.maximum_loss_scale)
+        next_scale = ops.select(overflow, shrunk, ops.select(grow, grown, loss_scale))
+        last_move = ops.select(ops.logical_or(overflow, grow), self.cur_iter, self.last_overflow_iter)
+        next_iter = self.cur_iter + 1
+        ops.assign(loss_scale, next_scale)
+        ops.assign(self.last_overflow_iter, last_move)
+        ops.assign(self.cur_iter, next_iter)
+        return overflow
+
+
+def check_bounds(who, name, scale, min_loss_scale, max_loss_scale):
+    """Raise unless ``0 < min_loss_scale <= scale <= max_loss_scale``, all finite."""
+    check_scale(who, "min_loss_scale", min_loss_scale)
+    check_scale(who, "max_loss_scale", max_loss_scale, minimum=min_loss_scale, maximum=MAX_LOSS_SCALE)
+    check_scale(who, name, scale, min_loss_scale, max_loss_scale,
+                remedy="The bounds are the keywords 'min_loss_scale' and 'max_loss_scale'.")

@@ -1,0 +1,42 @@
+"""Packaging of ms_lossscale."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ms_lossscale" / "__init__.py").read_text(encoding="utf-8"))[1]
+
+DEMO = ["scikit-learn", "matplotlib", "tqdm"]
+
+setup(
+    name="ms_lossscale",
+    version=VERSION,
+    description="Loss scaling for MindSpore: the documented API, on Ascend, GPU and CPU",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.9,<3.13",
+    packages=find_packages(include=["ms_lossscale", "ms_lossscale.*"]),
+    package_data={"ms_lossscale": ["py.typed"]},
+    # Clusters carry their own MindSpore and NumPy; nothing here may replace them.
+    install_requires=["numpy"],
+    extras_require={
+        # MindSpore is built against NumPy 1.
+        "cpu": ["mindspore>=2.7", "numpy<2"],
+        "demo": DEMO,
+        "test": [*DEMO, "pytest>=7", "hypothesis", "ruff", "build"],
+        "docs": ["sphinx", "furo", "myst-parser"],
+    },
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3.9",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)
