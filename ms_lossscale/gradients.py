@@ -2,7 +2,6 @@
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
-
 from mindspore.ops.primitive import constexpr
 
 from ms_lossscale._versions import FLOAT_DTYPES, HALF_DTYPES, RowTensor

@@ -6,7 +6,7 @@ import mindspore as ms
 from mindspore import Tensor, nn
 from mindspore.amp import LossScaleManager as NativeLossScaleManager
 
-from ms_lossscale._errors import check_bool, check_flag, check_number, check_positive_int, check_scale
+from ms_lossscale._errors import check_bool, check_flag, check_number, check_positive_int
 from ms_lossscale.manager_state import DeviceState, HostState
 from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, ScaleRule, reciprocal
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, check_bounds

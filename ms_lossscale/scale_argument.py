@@ -1,11 +1,10 @@
 """The arguments of a step: a network, an optimizer, and where the loss scale comes from."""
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor, nn
 from mindspore.amp import LossScaleManager as NativeLossScaleManager
 
-from ms_lossscale._errors import SMALLEST_SCALE, check_scale, message
+from ms_lossscale._errors import check_scale, message
 
 WHO = "TrainOneStepWithLossScaleCell"
 
