@@ -8,6 +8,7 @@ import mindspore as ms
 from mindspore import context
 
 # ops.MultitypeFuncGraph matches this class; the public RowTensor is only its printable face.
+from mindspore.common.sparse_tensor import RowTensorInner as RowTensor  # noqa: F401
 
 # 2.0.0 has no bfloat16. NumPy has none either.
 BFLOAT16 = (ms.bfloat16,) if hasattr(ms, "bfloat16") else ()
