@@ -9,7 +9,8 @@ except ModuleNotFoundError as error:
         "ms_lossscale needs MindSpore, which is not installed. On a laptop: pip install 'ms_lossscale[cpu]'. "
         "For Ascend or GPU install the MindSpore of your platform.", name="mindspore") from None
 
-from ms_lossscale.manager import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager
+from ms_lossscale.dynamic_manager import DynamicLossScaleManager
+from ms_lossscale.manager import FixedLossScaleManager, LossScaleManager
 from ms_lossscale.model import Model, build_train_network
 from ms_lossscale.patch import patch
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell

@@ -1,4 +1,4 @@
-"""Argument checks, and the one form of the package's error messages."""
+"""Argument checks, the one form of the package's error messages, and its warning categories."""
 
 import math
 from numbers import Integral, Real
@@ -9,6 +9,18 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 INT32_MAX = 2**31 - 1
 # The smallest float32 whose reciprocal is still a finite float32.
 SMALLEST_SCALE = 2.0**-126
+
+
+class LossScaleWarning(UserWarning):
+    """The base of this package's warnings."""
+
+
+class SeedOverflowWarning(LossScaleWarning):
+    """The loss's dtype cannot carry the loss scale."""
+
+
+class CheckpointWarning(LossScaleWarning):
+    """A checkpoint held less than a step needs to go on."""
 
 
 def message(owner, name, rule, value, remedy=""):
@@ -35,14 +47,19 @@ def check_scale(owner, name, value, minimum=SMALLEST_SCALE, maximum=FLOAT32_MAX,
     return check_number(owner, name, value, minimum, rule, maximum, remedy)
 
 
-def check_positive_int(owner, name, value):
-    """Raise unless `value` is a Python or NumPy integer from 1 to the largest int32."""
-    rule = f"an int in [1, {INT32_MAX}]"
+def check_int(owner, name, value, minimum):
+    """Raise unless `value` is a Python or NumPy integer from `minimum` to the largest int32; bool is not one."""
+    rule = f"an int in [{minimum}, {INT32_MAX}]"
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(message(owner, name, rule, value))
-    if not 1 <= value <= INT32_MAX:
+    if not minimum <= value <= INT32_MAX:
         raise ValueError(message(owner, name, rule, value))
     return value
+
+
+def check_positive_int(owner, name, value):
+    """Raise unless `value` is an integer from 1 to the largest int32."""
+    return check_int(owner, name, value, 1)
 
 
 def check_bool(owner, name, value):
@@ -61,6 +78,14 @@ def check_flag(owner, name, value):
     if flag.size != 1 or flag.item() not in (0, 1):
         raise ValueError(message(owner, name, rule, value))
     return bool(flag.item())
+
+
+def check_state_names(owner, state, names):
+    """Raise unless `state` is a dict with exactly these names."""
+    if not isinstance(state, dict):
+        raise TypeError(message(owner, "state", "a dict", state))
+    if set(state) != set(names):
+        raise ValueError(message(owner, "state", f"a dict of {sorted(names)}", sorted(state, key=str)))
 
 
 def _finite(value):

@@ -1,15 +1,12 @@
-"""The managers that Model takes: MindSpore's documented API, with a scale that stays inside its bounds."""
+"""What Model takes for a loss scale: the base of all managers, and the manager of a fixed scale."""
 
 from __future__ import annotations
 
-import mindspore as ms
-from mindspore import Tensor, nn
+from mindspore import nn
 from mindspore.amp import LossScaleManager as NativeLossScaleManager
 
-from ms_lossscale._errors import check_bool, check_flag, check_number, check_positive_int
-from ms_lossscale.manager_state import DeviceState, HostState
-from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, ScaleRule, reciprocal
-from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, check_bounds
+from ms_lossscale._errors import check_bool, check_number, check_state_names
+from ms_lossscale.update_cell import FixedLossScaleUpdateCell
 
 
 class LossScaleManager(NativeLossScaleManager):
@@ -67,6 +64,37 @@ class LossScaleManager(NativeLossScaleManager):
         Args:
             train_step (TrainOneStepWithLossScaleCell): The step that owns the scale. The base class ignores it.
         """
+
+    def step_options(self) -> dict:
+        """
+        Get the keyword arguments that :class:`Model` builds the training step with.
+
+        Returns:
+            dict, empty in the base class.
+        """
+        return {}
+
+    def state_dict(self) -> dict:
+        """
+        Get what decides the next scale, as Python numbers.
+
+        Returns:
+            dict, empty for a manager whose scale does not move.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        """
+        Go on from what `state_dict` gave.
+
+        Args:
+            state (dict): What `state_dict` of the same class returned.
+
+        Raises:
+            TypeError: If `state` is not a dict.
+            ValueError: If a name is missing, unknown, or its number out of range. Nothing is changed then.
+        """
+        check_state_names(type(self).__name__, state, ())
 
 
 class FixedLossScaleManager(LossScaleManager):
@@ -134,141 +162,3 @@ class FixedLossScaleManager(LossScaleManager):
             FixedLossScaleUpdateCell, or None if `drop_overflow_update` is False.
         """
         return FixedLossScaleUpdateCell(self._loss_scale) if self._drop_overflow_update else None
-
-
-class DynamicLossScaleManager(LossScaleManager):
-    """
-    Manager of a loss scale that falls at every overflow and grows after a run of clean steps.
-
-    Driven by hand with `update_loss_scale` it owns its state. In :class:`Model` the training step owns it: every
-    number here is then read from the step. Both follow the rule of :class:`DynamicLossScaleUpdateCell`, in float32.
-
-    Args:
-        init_loss_scale (float, optional): The scale to start from, inside the bounds. Default: ``2**24`` .
-        scale_factor (float, optional): The factor of growth and shrinkage, at least 1. Default: ``2`` .
-        scale_window (int, optional): The number of clean steps in a row after which the scale grows.
-            Default: ``2000`` .
-
-    Keyword Args:
-        min_loss_scale (float): The scale never falls below it; above 0. Default: ``1.0`` .
-        max_loss_scale (float): The scale never grows beyond it. Default: ``2**126`` .
-
-    Attributes:
-        loss_scale (float): The present scale; the number as it was given until it first changes.
-        scale_factor, increase_ratio, decrease_ratio (float): The factor, the ratio of growth, and of shrinkage.
-        scale_window (int): As given.
-        cur_iter (int): The number of the next step, from 1.
-        last_overflow_iter (int): The step at which the scale last moved or met its bound; 0 before the first.
-        bad_step (int): Overflows in a row.
-        bad_step_max (int): More overflows in a row than these raise. 1000 unless assigned.
-
-    Raises:
-        TypeError: If a number has another type than stated.
-        ValueError: If a number lies outside its range, is NaN or infinite.
-
-    Supported Platforms:
-        ``Ascend`` ``GPU`` ``CPU``
-
-    Examples:
-        >>> from ms_lossscale import DynamicLossScaleManager
-        >>> manager = DynamicLossScaleManager(init_loss_scale=2**16, scale_factor=2, scale_window=2)
-        >>> for overflow in (True, False, False):
-        ...     manager.update_loss_scale(overflow)
-        ...     print(manager.get_loss_scale())
-        32768.0
-        32768.0
-        65536.0
-    """
-
-    def __init__(self, init_loss_scale: float = 2**24, scale_factor: float = 2, scale_window: int = 2000, *,
-                 min_loss_scale: float = MIN_LOSS_SCALE, max_loss_scale: float = MAX_LOSS_SCALE) -> None:
-        who = "DynamicLossScaleManager"
-        check_bounds(who, "init_loss_scale", init_loss_scale, min_loss_scale, max_loss_scale)
-        self.scale_factor = check_number(who, "scale_factor", scale_factor, 1, "a finite number >= 1")
-        self.scale_window = check_positive_int(who, "scale_window", scale_window)
-        self.increase_ratio = scale_factor
-        self.decrease_ratio = 1 / scale_factor
-        self.min_loss_scale = min_loss_scale
-        self.max_loss_scale = max_loss_scale
-        self.bad_step_max = 1000
-        self._state = HostState(init_loss_scale)
-
-    def get_loss_scale(self) -> float:
-        """
-        Get the present loss scale.
-
-        Returns:
-            The number given as `init_loss_scale` until it first changes, then a float; in :class:`Model` the
-            training step's live scale.
-        """
-        return self.loss_scale
-
-    def get_drop_overflow_update(self) -> bool:
-        """
-        Whether a step that overflows skips its update.
-
-        Returns:
-            bool, always True.
-        """
-        return True
-
-    def update_loss_scale(self, overflow) -> None:
-        """
-        Count one step and move the scale by the rule; in :class:`Model` the step has done so already.
-
-        Args:
-            overflow (bool): Whether the step overflowed; a bool, or a Tensor of one bool element.
-
-        Raises:
-            TypeError: If `overflow` is not such a flag.
-            RuntimeError: If more than `bad_step_max` steps in a row overflowed.
-        """
-        overflow = check_flag("update_loss_scale", "overflow", overflow)
-        self._state.update(self._rule(), overflow)
-        if self.bad_step > self.bad_step_max:
-            at_minimum = "its minimum" if self.loss_scale <= self.min_loss_scale else "not its minimum"
-            raise RuntimeError(
-                f"{self.bad_step} steps in a row overflowed, more than 'bad_step_max' ({self.bad_step_max}). The loss "
-                f"scale is {self.loss_scale:g}, {at_minimum} ({self.min_loss_scale:g}): the gradients are not finite "
-                "at any scale tried. Look for NaN or Inf in the data, the loss and the learning rate.")
-
-    def get_update_cell(self) -> DynamicLossScaleUpdateCell:
-        """
-        Get a new cell that goes on from this manager's present state on the device.
-
-        Returns:
-            DynamicLossScaleUpdateCell, called by the training step with (loss scale, overflow).
-        """
-        cell = DynamicLossScaleUpdateCell(self.loss_scale, self.scale_factor, self.scale_window,
-                                          min_loss_scale=self.min_loss_scale, max_loss_scale=self.max_loss_scale)
-        state = self._state.snapshot()
-        cell.cur_iter.set_data(Tensor(state.cur_iter, ms.int32))
-        cell.last_overflow_iter.set_data(Tensor(state.last_overflow_iter, ms.int32))
-        return cell
-
-    def follow(self, train_step: nn.Cell) -> None:
-        """
-        Read the state from `train_step` from now on; :class:`Model` calls it once the step is built.
-
-        Args:
-            train_step (TrainOneStepWithLossScaleCell): The step whose update cell this manager made.
-        """
-        if isinstance(train_step.loss_scaling_manager, DynamicLossScaleUpdateCell):
-            self._state = DeviceState(train_step)
-
-    def _rule(self) -> ScaleRule:
-        as_given = self.decrease_ratio == 1 / self.scale_factor
-        backoff = reciprocal(self.scale_factor) if as_given else self.decrease_ratio
-        return ScaleRule(self.increase_ratio, backoff, self.scale_window, self.min_loss_scale, self.max_loss_scale)
-
-    def __getstate__(self) -> dict:
-        """A copy, or an unpickled manager, owns its state: the numbers at the time of copying."""
-        return {**self.__dict__, "_state": self._state.snapshot()}
-
-
-def _state_attribute(name: str) -> property:
-    return property(lambda self: getattr(self._state, name), lambda self, value: setattr(self._state, name, value))
-
-
-for _name in ("loss_scale", "cur_iter", "last_overflow_iter", "bad_step"):
-    setattr(DynamicLossScaleManager, _name, _state_attribute(_name))

@@ -10,7 +10,8 @@ from mindspore.parallel._utils import _get_parallel_mode, _get_pipeline_stages
 from mindspore.train.amp import build_train_network as native_build_train_network
 
 from ms_lossscale._errors import message
-from ms_lossscale.manager import DynamicLossScaleManager, LossScaleManager
+from ms_lossscale.dynamic_manager import DynamicLossScaleManager
+from ms_lossscale.manager import LossScaleManager
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 
 
@@ -127,8 +128,10 @@ def _scaled(plain, manager):
     scale, update_cell = manager.get_loss_scale(), manager.get_update_cell()
     if update_cell is None:
         return nn.TrainOneStepCell(plain.network, plain.optimizer, scale).set_train()
-    step = TrainOneStepWithLossScaleCell(plain.network, plain.optimizer, update_cell).set_train()
-    if isinstance(manager, LossScaleManager):
+    ours = isinstance(manager, LossScaleManager)
+    options = manager.step_options() if ours else {}
+    step = TrainOneStepWithLossScaleCell(plain.network, plain.optimizer, update_cell, **options).set_train()
+    if ours:
         manager.follow(step)
     return step
 
@@ -159,7 +162,7 @@ def _foreign_mode(manager, network, optimizer, boost_level):
         return "pipeline parallelism"
     if _get_parallel_mode() in (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL):
         return f"parallel mode {_get_parallel_mode()}"
-    if any(type(cell).__name__ in ("GradAccumulationCell", "GradAccumulation") for _, cell in network.cells_and_names()):
+    if {type(cell).__name__ for _, cell in network.cells_and_names()} & {"GradAccumulationCell", "GradAccumulation"}:
         return "MindSpore's gradient accumulation cell"
     if isinstance(optimizer, (nn.AdaSumByGradWrapCell, nn.AdaSumByDeltaWeightWrapCell)):
         return "AdaSum"

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import types
 import warnings
+from collections.abc import Iterable
 
 import mindspore.nn.wrap.loss_scale as native_step_module
 from mindspore import Model as NativeModel
 from mindspore import amp, nn
 from mindspore.train.amp import build_train_network as native_build_train_network
 
-from ms_lossscale import manager, model, train_step, update_cell
+from ms_lossscale import dynamic_manager, manager, model, train_step, update_cell
 
 NATIVE_STEP = nn.TrainOneStepWithLossScaleCell
+STEP_MODULE = native_step_module.__name__
 
 # What MindSpore exports, and what it becomes.
 REPLACEMENTS = (
     (amp.LossScaleManager, manager.LossScaleManager),
     (amp.FixedLossScaleManager, manager.FixedLossScaleManager),
-    (amp.DynamicLossScaleManager, manager.DynamicLossScaleManager),
+    (amp.DynamicLossScaleManager, dynamic_manager.DynamicLossScaleManager),
     (nn.FixedLossScaleUpdateCell, update_cell.FixedLossScaleUpdateCell),
     (nn.DynamicLossScaleUpdateCell, update_cell.DynamicLossScaleUpdateCell),
     (NATIVE_STEP, train_step.TrainOneStepWithLossScaleCell),
@@ -36,7 +39,8 @@ class patch:
     As a call it holds until `undo`; as a context manager until the block ends. Calls nest: the last to end restores
     MindSpore's names. Every module attribute that is bound to one of MindSpore's names is redirected, and so are
     imports made meanwhile: Model, build_train_network, the three managers, the two update cells and the step.
-    A class that was derived from MindSpore's step before stays what it is, and a warning names it.
+    A class that was derived from MindSpore's step before stays what it is, and a warning names it. What a module of
+    yours imported meanwhile, it keeps. The redirection holds for all threads.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``
@@ -52,92 +56,104 @@ class patch:
     """
 
     def __init__(self) -> None:
-        self._active = True
-        _redirect.enter()
+        self._active = False
+        self._begin()
 
     def undo(self) -> None:
         """End this redirection; a second call does nothing."""
-        if self._active:
-            self._active = False
-            _redirect.leave()
+        with _lock:
+            if self._active:
+                self._active = False
+                _redirection.leave()
 
     def __enter__(self) -> patch:
+        self._begin()
         return self
 
     def __exit__(self, *exc_info) -> None:
         self.undo()
+
+    def _begin(self) -> None:
+        with _lock:
+            if not self._active:
+                _redirection.enter()
+                self._active = True
 
 
 class _Redirection:
     """The one redirection of this process, counted."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
         self._depth = 0
-        self._changed: list[tuple[types.ModuleType, str, object, object]] = []
+        self._changes: list[tuple[dict, str, object, object]] = []
 
     def enter(self) -> None:
-        with self._lock:
-            if self._depth == 0:
-                self._redirect()
-            self._depth += 1
+        if self._depth == 0:
+            _warn_of_subclasses()
+            self._redirect()
+        self._depth += 1
 
     def leave(self) -> None:
-        with self._lock:
-            self._depth -= 1
-            if self._depth == 0:
-                self._restore()
+        self._depth -= 1
+        if self._depth == 0:
+            self._restore()
 
     def _redirect(self) -> None:
-        # The module that defines the cells says `super(FixedLossScaleUpdateCell, self)` in some versions, so its own
-        # names must stay; who imports from it meanwhile gets a stand-in.
-        stand_in = _stand_in(native_step_module)
-        ours = {id(native): (native, our) for native, our in (*REPLACEMENTS, (native_step_module, stand_in))}
-        for module in _other_modules():
-            for name, value in list(vars(module).items()):
-                if id(value) in ours:
-                    self._set(module, name, *ours[id(value)])
-        sys.modules[native_step_module.__name__] = stand_in
-        _warn_of_subclasses()
-
-    def _set(self, module: types.ModuleType, name: str, native: object, our: object) -> None:
-        setattr(module, name, our)
-        self._changed.append((module, name, native, our))
+        # It derives a class from Model: first imported meanwhile, it would derive from ours for good.
+        importlib.import_module("mindspore.train.train_thor.model_thor")
+        self._loaded = set(sys.modules)
+        self._pairs = (*REPLACEMENTS, (native_step_module, _stand_in(native_step_module)))
+        sys.modules[STEP_MODULE] = self._pairs[-1][1]
+        for _, namespace in _namespaces():
+            self._changes += _swap(namespace, self._pairs)
 
     def _restore(self) -> None:
-        sys.modules[native_step_module.__name__] = native_step_module
-        for module, name, native, our in self._changed:
-            if vars(module).get(name) is our:
-                setattr(module, name, native)
-        self._changed.clear()
+        sys.modules[STEP_MODULE] = native_step_module
+        for namespace, name, native, our in self._changes:
+            if namespace.get(name) is our:
+                namespace[name] = native
+        self._changes.clear()
         # Parts of MindSpore that were first imported meanwhile took our names.
-        natives = {id(our): native for native, our in REPLACEMENTS}
-        for module in _other_modules():
-            if module.__name__.split(".")[0] == "mindspore":
-                for name, value in list(vars(module).items()):
-                    if id(value) in natives:
-                        setattr(module, name, natives[id(value)])
+        for module, namespace in _namespaces():
+            if module not in self._loaded and _top(module) == "mindspore":
+                _swap(namespace, [(our, native) for native, our in self._pairs])
 
 
-_redirect = _Redirection()
+_lock = threading.RLock()
+_redirection = _Redirection()
 
 
-def _other_modules() -> list[types.ModuleType]:
-    """Return the loaded modules whose names may be redirected: all but this package's and the cells' own."""
-    package = __name__.split(".")[0]
-    return [module for name, module in list(sys.modules.items())
-            if isinstance(module, types.ModuleType) and name.split(".")[0] != package
+def _swap(namespace: dict, pairs: Iterable[tuple[object, object]]) -> list[tuple[dict, str, object, object]]:
+    """Put the second of a pair wherever `namespace` holds the first; return the changes."""
+    swaps = {id(old): (old, new) for old, new in pairs}
+    changes = [(namespace, name, *swaps[id(value)]) for name, value in list(namespace.items()) if id(value) in swaps]
+    namespace.update((name, new) for _, name, _, new in changes)
+    return changes
+
+
+def _namespaces() -> list[tuple[str, dict]]:
+    """Return the loaded modules whose names may be redirected, and their names: all but this package's."""
+    # A module with a __getattribute__ or __dict__ of its own may be a lazy one: do not wake it.
+    namespace = vars(types.ModuleType)["__dict__"].__get__
+    return [(name, namespace(module) or {}) for name, module in list(sys.modules.items())
+            if issubclass(type(module), types.ModuleType) and _top(name) != _top(__name__)
             and module is not native_step_module]
 
 
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
 def _stand_in(native: types.ModuleType) -> types.ModuleType:
-    """Return a module that offers our names, and the native module's for the rest."""
-    module = types.ModuleType(native.__name__, native.__doc__)
-    module.__spec__, module.__file__ = native.__spec__, native.__file__
-    module.__getattr__ = lambda name: getattr(native, name)
-    for value, our in REPLACEMENTS:
-        if hasattr(native, value.__name__):
-            setattr(module, value.__name__, our)
+    """
+    Return a copy of the module that defines the cells, with our names in it.
+
+    The module itself keeps its names: in some versions it says ``super(FixedLossScaleUpdateCell, self)``. The copy
+    is complete because graph mode looks the globals of a function up in the module that an import gives.
+    """
+    module = types.ModuleType(native.__name__)
+    vars(module).update(vars(native))
+    _swap(vars(module), REPLACEMENTS)
     return module
 
 
@@ -146,7 +162,7 @@ def _warn_of_subclasses() -> None:
     while pending:
         cls = pending.pop()
         pending += cls.__subclasses__()
-        if cls.__module__.split(".")[0] not in ("mindspore", __name__.split(".")[0]):
+        if _top(cls.__module__) not in ("mindspore", _top(__name__)):
             found.append(f"{cls.__module__}.{cls.__qualname__}")
     if found:
         warnings.warn(f"Derived from MindSpore's TrainOneStepWithLossScaleCell before patch(), so not redirected: "

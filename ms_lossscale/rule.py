@@ -2,20 +2,38 @@
 
 Source: MindSpore's update cell. Overflow: ``s = max(s * backoff, minimum)``. Every `window` clean steps in a
 row: ``s = min(s * growth, maximum)``. Both restart the count of clean steps. Unlike MindSpore's, growth is capped.
+
+Hysteresis is DeepSpeed's and Megatron's: the first `hysteresis` overflows leave the scale as it is, later ones shrink
+it. What was spent comes back when the scale grows, or, if counted `consecutive`, at the next clean step.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+
+from ms_lossscale._errors import check_bool, check_int, check_number, check_positive_int, check_scale
 
 MIN_LOSS_SCALE = 1.0
 # Above it the reciprocal is subnormal, and a device that flushes subnormals would zero every gradient.
 MAX_LOSS_SCALE = 2.0**126
 
 
-def reciprocal(factor):
+def reciprocal(factor: float) -> float:
     """Return ``1 / factor`` as the device computes it: both in float32."""
     return float(np.float32(1) / np.float32(factor))
+
+
+@dataclass
+class ScaleState:
+    """What the rule reads and writes; the names are those of MindSpore's manager."""
+
+    loss_scale: float
+    cur_iter: int = 1
+    last_overflow_iter: int = 0
+    bad_step: int = 0
+    tolerated_overflows: int = 0
 
 
 @dataclass(frozen=True)
@@ -27,14 +45,54 @@ class ScaleRule:
     window: int
     minimum: float = MIN_LOSS_SCALE
     maximum: float = MAX_LOSS_SCALE
+    hysteresis: int = 0
+    consecutive: bool = False
 
     def moves(self, clean_steps: int, overflow: bool) -> bool:
-        """Return whether a step, the `clean_steps`-th since the last move, moves the scale."""
+        """Return whether a step, the `clean_steps`-th since the last move, restarts the count of clean steps."""
         return overflow or clean_steps >= self.window
 
     def moved(self, scale: float, overflow: bool) -> float:
-        """Return the scale after a move."""
+        """Return the scale after it shrank at an overflow, or grew."""
         with np.errstate(over="ignore"):  # past the float32 range the maximum holds
             if overflow:
                 return float(max(np.float32(scale) * np.float32(self.backoff), np.float32(self.minimum)))
             return float(min(np.float32(scale) * np.float32(self.growth), np.float32(self.maximum)))
+
+    def update(self, state: ScaleState, overflow: bool) -> None:
+        """Count one step in `state`."""
+        moves = self.moves(state.cur_iter - state.last_overflow_iter, overflow)
+        tolerated = overflow and state.tolerated_overflows < self.hysteresis
+        if moves and not tolerated:
+            state.loss_scale = self.moved(state.loss_scale, overflow)
+        if moves:
+            state.last_overflow_iter = state.cur_iter
+        if tolerated:
+            state.tolerated_overflows += 1
+        elif not overflow and (moves or self.consecutive):
+            state.tolerated_overflows = 0
+        state.bad_step = state.bad_step + 1 if overflow else 0
+        state.cur_iter += 1
+
+
+def make_rule(who: str, scale_name: str, loss_scale: float, scale_factor: float, scale_window: int,
+              min_loss_scale: float, max_loss_scale: float, growth_factor: float | None,
+              backoff_factor: float | None, hysteresis: int, consecutive_hysteresis: bool) -> ScaleRule:
+    """Return the rule for these arguments of `who`; raise TypeError or ValueError where one is wrong."""
+    check_scale(who, "min_loss_scale", min_loss_scale)
+    check_scale(who, "max_loss_scale", max_loss_scale, minimum=min_loss_scale, maximum=MAX_LOSS_SCALE)
+    check_scale(who, scale_name, loss_scale, min_loss_scale, max_loss_scale,
+                remedy="The bounds are the keywords 'min_loss_scale' and 'max_loss_scale'.")
+    growth, backoff = check_number(who, "scale_factor", scale_factor, 1, "a finite number >= 1"), None
+    if growth_factor is not None:
+        growth = check_number(who, "growth_factor", growth_factor, 1, "a finite number >= 1")
+    if backoff_factor is not None:
+        backoff = check_number(who, "backoff_factor", backoff_factor, 2.0**-126, "a number > 0 and <= 1", maximum=1)
+    return ScaleRule(
+        growth=growth,
+        backoff=reciprocal(scale_factor) if backoff is None else backoff,
+        window=check_positive_int(who, "scale_window", scale_window),
+        minimum=min_loss_scale,
+        maximum=max_loss_scale,
+        hysteresis=check_int(who, "hysteresis", hysteresis, 0),
+        consecutive=check_bool(who, "consecutive_hysteresis", consecutive_hysteresis))

@@ -7,7 +7,9 @@ from mindspore.context import ParallelMode
 from ms_lossscale.gradients import Seed, Unscale
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.scale_argument import check_training_parts, initial_scale, scale_tensor
-from ms_lossscale.update_cell import _UpdateCell
+from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS
+from ms_lossscale.update_cell import UpdateCell
+from ms_lossscale.watch import Watch
 
 
 class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
@@ -25,6 +27,14 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         scale_sense (Union[Cell, Tensor]): An update cell, which moves the scale on the device after every step; or
             a Tensor of shape :math:`()` or :math:`(1,)` and any float or int dtype, held in float32, which stays
             until `set_sense_scale` changes it.
+
+    Keyword Args:
+        max_consecutive_overflows (int): More overflows in a row than these raise on the host; None for never.
+            Default: ``1000`` .
+        check_interval (int): The number of calls after which the host reads that counter. Default: ``100`` .
+        fit_loss_dtype (bool): Whether a scale that the loss's dtype cannot carry (above 65504 for a float16 loss) is
+            set to ``2**15`` after the first step; if False, a :class:`SeedOverflowWarning` says so once.
+            Default: ``False`` .
 
     Inputs:
         - **\*inputs** (Tuple(Tensor)) - What `network` takes.
@@ -46,6 +56,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         TypeError: If an argument has another type than stated; when called, if the network returns anything but one
             float Tensor.
         ValueError: If `optimizer` has no parameters, or the scale is not one finite number above 0.
+        RuntimeError: When called, if more than `max_consecutive_overflows` steps in a row overflowed.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``
@@ -68,20 +79,23 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         True 2048.0 1
     """
 
-    def __init__(self, network, optimizer, scale_sense):
+    def __init__(self, network, optimizer, scale_sense, *, max_consecutive_overflows=MAX_CONSECUTIVE_OVERFLOWS,
+                 check_interval=100, fit_loss_dtype=False):
         check_training_parts(network, optimizer)
+        watch = Watch("TrainOneStepWithLossScaleCell", max_consecutive_overflows, check_interval, fit_loss_dtype)
         scale = initial_scale(scale_sense)
         super().__init__(network, optimizer, sens=None)
         self.scale_sense = Parameter(scale, name="scale_sense", requires_grad=False)
         self.loss_scaling_manager = scale_sense if isinstance(scale_sense, nn.Cell) else None
-        if isinstance(scale_sense, _UpdateCell):
+        if isinstance(scale_sense, UpdateCell):
             scale_sense.follow(self.scale_sense)
         self.applied_steps = _counter("applied_steps")
         self.skipped_steps = _counter("skipped_steps")
         self.consecutive_overflows = _counter("consecutive_overflows")
+        self._watch = watch
         self.is_distributed = self.parallel_mode != ParallelMode.STAND_ALONE
-        self.seed = Seed()
-        self.unscale = Unscale()
+        self._seed = Seed()
+        self._unscale = Unscale()
         self.detector = build(choose(), self.is_distributed, len(self.weights))
         # What subclasses written for MindSpore's step reach for.
         self.hyper_map = ops.HyperMap()
@@ -94,13 +108,36 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
     def construct(self, *inputs):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)
         loss = self.network(*inputs)
-        seed = self.seed(loss, self.scale_sense)
+        seed = self._seed(loss, self.scale_sense)
         grads = self.grad(self.network, self.weights)(*inputs, seed)
-        grads = self.grad_reducer(self.unscale(grads, self.scale_sense))
+        grads = self.grad_reducer(self._unscale(grads, self.scale_sense))
         overflow = self.get_overflow_status(ops.depend(status, loss), grads)
         if not self.process_loss_scale(overflow):
             loss = ops.depend(loss, self.optimizer(grads))
         return loss, overflow, self.scale_sense + 0.0
+
+    def __call__(self, *inputs, **kwargs):
+        outputs = super().__call__(*inputs, **kwargs)
+        self._watch.after_call(self, outputs)
+        return outputs
+
+    def get_loss_scale(self):
+        """
+        Get the live loss scale.
+
+        Returns:
+            float, the scale that the next step will use.
+        """
+        return self.scale_sense.asnumpy().item()
+
+    def check_consecutive_overflows(self):
+        """
+        Raise if too many steps in a row overflowed; every `check_interval`-th call of the step does this itself.
+
+        Raises:
+            RuntimeError: If more than `max_consecutive_overflows` did.
+        """
+        self._watch.check_consecutive_overflows(self)
 
     def set_sense_scale(self, sens):
         """

@@ -3,11 +3,11 @@
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-from ms_lossscale._errors import check_number, check_positive_int, check_scale
-from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, reciprocal
+from ms_lossscale._errors import check_scale
+from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, make_rule
 
 
-class _UpdateCell(nn.Cell):
+class UpdateCell(nn.Cell):
     """What both update cells share: the scale they start from, and the scale of the step that owns them."""
 
     def __init__(self, loss_scale_value):
@@ -31,7 +31,7 @@ class _UpdateCell(nn.Cell):
         return self.loss_scale_value if live is None else live.asnumpy().item()
 
 
-class FixedLossScaleUpdateCell(_UpdateCell):
+class FixedLossScaleUpdateCell(UpdateCell):
     """
     Update cell of a loss scale that never changes.
 
@@ -67,7 +67,7 @@ class FixedLossScaleUpdateCell(_UpdateCell):
         return overflow
 
 
-class DynamicLossScaleUpdateCell(_UpdateCell):
+class DynamicLossScaleUpdateCell(UpdateCell):
     r"""
     Update cell of a dynamic loss scale.
 
@@ -85,6 +85,12 @@ class DynamicLossScaleUpdateCell(_UpdateCell):
     Keyword Args:
         min_loss_scale (float): The scale never falls below it; above 0. Default: ``1.0`` .
         max_loss_scale (float): The scale never grows beyond it. Default: ``2**126`` .
+        growth_factor (float): What growth multiplies by, at least 1. Default: ``None`` , `scale_factor`.
+        backoff_factor (float): What an overflow multiplies by, above 0 and at most 1. Default: ``None`` , the
+            float32 reciprocal of `scale_factor`.
+        hysteresis (int): How many overflows leave the scale as it is before one shrinks it. Default: ``0`` .
+        consecutive_hysteresis (bool): If True, every clean step restores what `hysteresis` allows; if False, only
+            growth does. Default: ``False`` .
 
     Inputs:
         - **loss_scale** (Parameter) - The step's loss scale, float32 of shape :math:`()` or :math:`(1,)`; updated.
@@ -112,25 +118,31 @@ class DynamicLossScaleUpdateCell(_UpdateCell):
     """
 
     def __init__(self, loss_scale_value, scale_factor, scale_window, *,
-                 min_loss_scale=MIN_LOSS_SCALE, max_loss_scale=MAX_LOSS_SCALE):
-        who = "DynamicLossScaleUpdateCell"
-        check_bounds(who, "loss_scale_value", loss_scale_value, min_loss_scale, max_loss_scale)
-        check_number(who, "scale_factor", scale_factor, 1, "a finite number >= 1")
-        check_positive_int(who, "scale_window", scale_window)
+                 min_loss_scale=MIN_LOSS_SCALE, max_loss_scale=MAX_LOSS_SCALE, growth_factor=None,
+                 backoff_factor=None, hysteresis=0, consecutive_hysteresis=False):
+        rule = make_rule("DynamicLossScaleUpdateCell", "loss_scale_value", loss_scale_value, scale_factor,
+                         scale_window, min_loss_scale, max_loss_scale, growth_factor, backoff_factor,
+                         hysteresis, consecutive_hysteresis)
         super().__init__(loss_scale_value)
+        self.scale_window = Tensor(int(rule.window), ms.int32)
         self.scale_factor = Tensor(float(scale_factor), ms.float32)
-        self.scale_window = Tensor(int(scale_window), ms.int32)
-        self.backoff_factor = Tensor(reciprocal(scale_factor), ms.float32)
-        self.minimum_loss_scale = Tensor(float(min_loss_scale), ms.float32)
-        self.maximum_loss_scale = Tensor(float(max_loss_scale), ms.float32)
-        self.cur_iter = Parameter(Tensor(1, ms.int32), name="current_iterator_step", requires_grad=False)
-        self.last_overflow_iter = Parameter(Tensor(0, ms.int32), name="last_overflow_iterator_step",
-                                            requires_grad=False)
+        self.growth_factor = Tensor(float(rule.growth), ms.float32)
+        self.backoff_factor = Tensor(float(rule.backoff), ms.float32)
+        self.minimum_loss_scale = Tensor(float(rule.minimum), ms.float32)
+        self.maximum_loss_scale = Tensor(float(rule.maximum), ms.float32)
+        self.hysteresis = int(rule.hysteresis)
+        self.consecutive_hysteresis = rule.consecutive
+        self.cur_iter = _counter(1, "current_iterator_step")
+        self.last_overflow_iter = _counter(0, "last_overflow_iterator_step")
+        if self.hysteresis > 0:
+            self.tolerated_overflows = _counter(0, "tolerated_overflows")
 
     def construct(self, loss_scale, overflow):
         grow = ops.less_equal(self.scale_window, self.cur_iter - self.last_overflow_iter)
         shrunk = ops.maximum(loss_scale * self.backoff_factor, self.minimum_loss_scale)
-        grown = ops.minimum(loss_scale * self.scale_factor, self.maximum_loss_scale)
+        grown = ops.minimum(loss_scale * self.growth_factor, self.maximum_loss_scale)
+        if self.hysteresis > 0:
+            shrunk = ops.select(self._tolerate(overflow, grow), loss_scale, shrunk)
         next_scale = ops.select(overflow, shrunk, ops.select(grow, grown, loss_scale))
         last_move = ops.select(ops.logical_or(overflow, grow), self.cur_iter, self.last_overflow_iter)
         next_iter = self.cur_iter + 1
@@ -139,10 +151,16 @@ class DynamicLossScaleUpdateCell(_UpdateCell):
         ops.assign(self.cur_iter, next_iter)
         return overflow
 
+    def _tolerate(self, overflow, grow):
+        """Return whether this overflow leaves the scale as it is, and count it."""
+        spent = self.tolerated_overflows + 0
+        tolerated = ops.logical_and(overflow, spent < self.hysteresis)
+        clean = ops.logical_not(overflow)
+        restored = clean if self.consecutive_hysteresis else ops.logical_and(clean, grow)
+        spent = ops.select(restored, ops.zeros_like(spent), spent + ops.cast(tolerated, ms.int32))
+        ops.assign(self.tolerated_overflows, spent)
+        return tolerated
 
-def check_bounds(who, name, scale, min_loss_scale, max_loss_scale):
-    """Raise unless ``0 < min_loss_scale <= scale <= max_loss_scale``, all finite."""
-    check_scale(who, "min_loss_scale", min_loss_scale)
-    check_scale(who, "max_loss_scale", max_loss_scale, minimum=min_loss_scale, maximum=MAX_LOSS_SCALE)
-    check_scale(who, name, scale, min_loss_scale, max_loss_scale,
-                remedy="The bounds are the keywords 'min_loss_scale' and 'max_loss_scale'.")
+
+def _counter(start, name):
+    return Parameter(Tensor(start, ms.int32), name=name, requires_grad=False)

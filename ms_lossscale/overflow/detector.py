@@ -3,6 +3,8 @@
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+from ms_lossscale.overflow.values import values
+
 
 class Detector(nn.Cell):
     """
@@ -13,7 +15,14 @@ class Detector(nn.Cell):
 
     Args:
         distributed (bool): Whether ranks train together; the answer is then the OR over them.
+
+    Attributes:
+        primitives (tuple of str): The operators it looks with.
+        reason (str): Why the table picked it.
     """
+
+    primitives = ()
+    reason = ""
 
     def __init__(self, distributed):
         super().__init__(auto_prefix=False)
@@ -28,9 +37,29 @@ class Detector(nn.Cell):
         """Return a bool Tensor of shape (): whether what led to `compute_output` overflowed."""
         raise NotImplementedError
 
+    def sum_over_ranks(self, count):
+        """Return the sum over the ranks of `count`, a float32 that is 0 on a rank without overflow."""
+        # In float32 because CPU reduces no bool, and an int8 sum wraps at 256 ranks.
+        return self.allreduce(count) if self.distributed else count
+
     def any_rank(self, flag):
         """Return whether `flag`, a bool of shape (), holds on any rank."""
-        if self.distributed:
-            # Summed as float32: CPU reduces no bool, and an int8 sum wraps at 256 ranks.
-            return self.allreduce(ops.cast(flag, ms.float32)) > 0
-        return flag
+        return self.sum_over_ranks(ops.cast(flag, ms.float32)) > 0 if self.distributed else flag
+
+
+class GradientCheck(Detector):
+    """Looks at gradients, and at nothing else. A device says how in `overflow_of`."""
+
+    def __init__(self, distributed):
+        super().__init__(distributed)
+        self.hyper_map = ops.HyperMap()
+
+    def construct(self, status, compute_output):
+        grads = (compute_output,) if isinstance(compute_output, Tensor) else compute_output
+        if len(grads) == 0:
+            return self.any_rank(Tensor(False))
+        return self.overflow_of(self.hyper_map(values, grads))
+
+    def overflow_of(self, grads):
+        """Return a bool Tensor of shape (): whether any of `grads`, a non-empty tuple or list of Tensors, overflowed."""
+        raise NotImplementedError
