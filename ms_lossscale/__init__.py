@@ -9,6 +9,8 @@ except ModuleNotFoundError as error:
         "ms_lossscale needs MindSpore, which is not installed. On a laptop: pip install 'ms_lossscale[cpu]'. "
         "For Ascend or GPU install the MindSpore of your platform.", name="mindspore") from None
 
+from ms_lossscale._errors import CheckpointWarning, LossScaleWarning, SeedOverflowWarning
+from ms_lossscale.checkpoint import load_checkpoint
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
 from ms_lossscale.manager import FixedLossScaleManager, LossScaleManager
 from ms_lossscale.model import Model, build_train_network
@@ -19,13 +21,17 @@ from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, FixedLossScaleU
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointWarning",
     "DynamicLossScaleManager",
     "DynamicLossScaleUpdateCell",
     "FixedLossScaleManager",
     "FixedLossScaleUpdateCell",
     "LossScaleManager",
+    "LossScaleWarning",
     "Model",
+    "SeedOverflowWarning",
     "TrainOneStepWithLossScaleCell",
     "build_train_network",
+    "load_checkpoint",
     "patch",
 ]

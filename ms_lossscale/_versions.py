@@ -25,16 +25,16 @@ def ascend_chip() -> str:
     """Return "910A" or "910B", as MindSpore tells them apart; "" for any other Ascend chip."""
     native = ms._c_expression.MSContext.get_instance()
     if hasattr(native, "ascend_soc_supports_feature"):  # 2.10: features instead of names
-        if native.ascend_soc_supports_feature("amp_loss_scale_train_classic_target"):
-            return "910A"
-        return "910B" if native.ascend_soc_supports_feature("train_hq_dtype_line") else ""
+        if native.ascend_soc_supports_feature("train_hq_dtype_line"):
+            return "910B"
+        return "910A" if native.ascend_soc_supports_feature("amp_loss_scale_train_classic_target") else ""
     if hasattr(native, "get_ascend_soc_version"):  # 2.7 to 2.9
         name = native.get_ascend_soc_version()
-        return "910A" if name == "ascend910" else "910B" if name in _910B_NAMES else ""
+        return "910B" if name in _910B_NAMES else "910A" if name == "ascend910" else ""
     return "910A"  # 2.0.0 knows no other: its step always takes the register
 
 
-# 910_93 and 950 answer like 910B.
+# 910_93 and 950 answer like 910B. 950 is MindSpore 2.9's; before it no MindSpore drives that chip.
 _910B_NAMES = ("ascend910b", "ascend910_93", "ascend950")
 
 
@@ -43,16 +43,27 @@ def saturation_mode() -> bool:
     return os.environ.get("MS_ASCEND_CHECK_OVERFLOW_MODE") == "SATURATION_MODE"
 
 
-def all_finite_enabled() -> bool:
-    """Return whether MindSpore's own step would use AllFinite on a 910B in Inf/NaN mode."""
-    if AllFinite is None or "RANK_TABLE_FILE" in os.environ:
-        return False
-    runtime = os.environ.get("MS_DEV_RUNTIME_CONF", "").lower()
-    if "all_finite:false" in runtime:
-        return False
-    if "all_finite:true" not in runtime:
-        jit_config = context.get_jit_config() if hasattr(context, "get_jit_config") else None
-        if jit_config and jit_config["jit_level"] not in ("O0", "O1"):
-            return False
+def all_finite_enabled() -> tuple[bool, str]:
+    """Return whether MindSpore's own step would use AllFinite on a 910B in Inf/NaN mode, and what decides it."""
+    if AllFinite is None:
+        return False, "this MindSpore has no AllFinite"
     from mindspore.run_check._check_version import AscendEnvChecker
-    return AscendEnvChecker(None).check_custom_version()
+
+    if "RANK_TABLE_FILE" in os.environ:
+        return False, "AllFinite is off with RANK_TABLE_FILE set"
+    if not AscendEnvChecker(None).check_custom_version():
+        return False, "AllFinite is off: MindSpore's custom operators do not fit the installed Ascend software"
+    return _all_finite_asked_for()
+
+
+def _all_finite_asked_for():
+    runtime = os.environ.get("MS_DEV_RUNTIME_CONF", "")
+    for word, enabled in (("True", True), ("true", True), ("False", False), ("false", False)):
+        if f"all_finite:{word}" in runtime:
+            return enabled, f"AllFinite is {'on' if enabled else 'off'} by MS_DEV_RUNTIME_CONF"
+    # 2.7 and later; a jit_level that was never set leaves the dict empty or without the key.
+    jit_level = (context.get_jit_config() or {}).get("jit_level") if hasattr(context, "get_jit_config") else None
+    if jit_level is None:
+        return True, "AllFinite is on by default"
+    enabled = jit_level in ("O0", "O1")
+    return enabled, f"AllFinite is {'on' if enabled else 'off'} at jit_level {jit_level}"

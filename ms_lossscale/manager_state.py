@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from ms_lossscale.rule import ScaleState
@@ -37,7 +38,8 @@ def _device_number(name: str) -> property:
     def write(self: DeviceState, value: float) -> None:
         parameter: Parameter | None = self._parameters[name]
         if parameter is not None:
-            parameter.set_data(Tensor(value, parameter.dtype).reshape(parameter.shape))
+            # Not reshaped as a Tensor: that is a view, which PYNATIVE mode refuses to assign to later.
+            parameter.set_data(Tensor(np.full(parameter.shape, value), parameter.dtype))
 
     return property(read, write)
 

@@ -1,5 +1,6 @@
 """Model and build_train_network: MindSpore's own, with this package's step inside."""
 
+import functools
 import warnings
 
 from mindspore import Model as NativeModel
@@ -7,11 +8,14 @@ from mindspore import boost, context, nn
 from mindspore.amp import LossScaleManager as NativeLossScaleManager
 from mindspore.context import ParallelMode
 from mindspore.parallel._utils import _get_parallel_mode, _get_pipeline_stages
+from mindspore.train import Callback
 from mindspore.train.amp import build_train_network as native_build_train_network
 
 from ms_lossscale._errors import message
+from ms_lossscale._versions import scales_by_default
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
 from ms_lossscale.manager import LossScaleManager
+from ms_lossscale.scale_argument import scale_number
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 
 
@@ -58,7 +62,7 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
                                           loss_scale_manager=manager, **kwargs)
     plain = native_build_train_network(network, optimizer, loss_fn, level, boost_level,
                                        loss_scale_manager=None, **kwargs)
-    return _scaled(plain, manager)
+    return _scaled("build_train_network", plain, manager)
 
 
 class Model(NativeModel):
@@ -100,40 +104,79 @@ class Model(NativeModel):
         1024.0
     """
 
+    @functools.wraps(NativeModel.train)
+    def train(self, epoch, train_dataset, callbacks=None, *args, **kwargs):
+        return super().train(epoch, train_dataset, self._guarded(callbacks), *args, **kwargs)
+
+    @functools.wraps(NativeModel.fit)
+    def fit(self, epoch, train_dataset, valid_dataset=None, valid_frequency=1, callbacks=None, *args, **kwargs):
+        return super().fit(epoch, train_dataset, valid_dataset, valid_frequency, self._guarded(callbacks),
+                           *args, **kwargs)
+
+    def _guarded(self, callbacks):
+        """Return `callbacks` with one more that stops a training in which every step overflows."""
+        if not isinstance(self._train_network, TrainOneStepWithLossScaleCell):
+            return callbacks
+        callbacks = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
+        return [*callbacks, _StopWhenStuck(self._train_network)]
+
     def _build_train_network(self):
-        manager = self._loss_scale_manager
         if self._optimizer is not None and not self._loss_scale_manager_set:
-            manager = _default_manager(self._amp_level)
+            self._loss_scale_manager = _default_manager(self._amp_level)
+        manager = self._loss_scale_manager
         if manager is not None and self._optimizer is None:
             raise ValueError(message("Model", "optimizer", "an Optimizer if 'loss_scale_manager' is set", None))
+        self._loss_scale_manager_set = True  # or MindSpore would take a default of its own
         if _leave_to_mindspore("Model", manager, self._network, self._optimizer, self._boost_level):
             return super()._build_train_network()
-        self._loss_scale_manager, self._loss_scale_manager_set = None, True
+        self._loss_scale_manager = None
         plain = super()._build_train_network()
         self._loss_scale_manager = manager
-        step = _scaled(plain, manager)
-        if step is not plain and plain.get_inputs() is not None:
-            step.set_inputs(*plain.get_inputs())
+        step = _scaled("Model", plain, manager)
+        if step is not plain:
+            _copy_inputs(plain, step)
         return step
 
 
+class _StopWhenStuck(Callback):
+    """In a data sink the step is part of a larger graph and is not called; this looks once a sink."""
+
+    def __init__(self, step):
+        super().__init__()
+        self._step = step
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().dataset_sink_mode:
+            self._step.check_consecutive_overflows()
+
+
 def _default_manager(level):
-    return DynamicLossScaleManager() if level == "O2" else None
+    return DynamicLossScaleManager() if scales_by_default(level) else None
 
 
-def _scaled(plain, manager):
+def _scaled(who, plain, manager):
     """Return a step that trains what the TrainOneStepCell `plain` trains, with the manager's scale."""
     if manager is None:
         return plain
-    scale, update_cell = manager.get_loss_scale(), manager.get_update_cell()
+    update_cell = manager.get_update_cell()
     if update_cell is None:
-        return nn.TrainOneStepCell(plain.network, plain.optimizer, scale).set_train()
+        sens = scale_number(who, "loss_scale_manager.get_loss_scale()", manager.get_loss_scale())
+        return nn.TrainOneStepCell(plain.network, plain.optimizer, sens).set_train()
     ours = isinstance(manager, LossScaleManager)
     options = manager.step_options() if ours else {}
     step = TrainOneStepWithLossScaleCell(plain.network, plain.optimizer, update_cell, **options).set_train()
     if ours:
         manager.follow(step)
     return step
+
+
+def _copy_inputs(plain, step):
+    """Give `step` the dynamic shapes that `plain` was given, by position or by name."""
+    inputs = plain.get_inputs()
+    if isinstance(inputs, dict):
+        step.set_inputs(**inputs)
+    elif inputs is not None:
+        step.set_inputs(*inputs)
 
 
 def _leave_to_mindspore(who, manager, network, optimizer, boost_level):
@@ -145,11 +188,13 @@ def _leave_to_mindspore(who, manager, network, optimizer, boost_level):
     mode = _foreign_mode(manager, network, optimizer, boost_level)
     if mode is None:
         return False
+    if manager.get_update_cell() is None:
+        return True  # nothing is lost: MindSpore's step with a constant scale, which runs on CPU, too
     if context.get_context("device_target") == "CPU":
         raise ValueError(f"For '{who}', loss scaling with {mode} is done by MindSpore's own cells, "
                          "which do not run on CPU.")
-    warnings.warn(f"Loss scaling with {mode} is done by MindSpore's own cells: the scale is updated by this package's "
-                  "rule, but its step counters and overflow check are not in use.", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"Loss scaling with {mode} is done by MindSpore's own cells: this package's overflow check and step "
+                  "counters are not in use.", RuntimeWarning, stacklevel=4 if who == "Model" else 3)
     return True
 
 
@@ -162,7 +207,8 @@ def _foreign_mode(manager, network, optimizer, boost_level):
         return "pipeline parallelism"
     if _get_parallel_mode() in (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL):
         return f"parallel mode {_get_parallel_mode()}"
-    if {type(cell).__name__ for _, cell in network.cells_and_names()} & {"GradAccumulationCell", "GradAccumulation"}:
+    cells = network.cells_and_names() if isinstance(network, nn.Cell) else ()
+    if {type(cell).__name__ for _, cell in cells} & {"GradAccumulationCell", "GradAccumulation"}:
         return "MindSpore's gradient accumulation cell"
     if isinstance(optimizer, (nn.AdaSumByGradWrapCell, nn.AdaSumByDeltaWeightWrapCell)):
         return "AdaSum"

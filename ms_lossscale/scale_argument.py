@@ -27,16 +27,22 @@ def initial_scale(scale_sense):
     if isinstance(scale_sense, nn.Cell):
         if not hasattr(scale_sense, "get_loss_scale"):
             raise TypeError(message(WHO, "scale_sense", "an update cell with the method 'get_loss_scale'", scale_sense))
-        value = scale_sense.get_loss_scale()
-        if not isinstance(value, Tensor):
-            check_scale(WHO, "scale_sense.get_loss_scale()", value)
-            return Tensor(float(value), ms.float32)
-        scale_sense = value
+        scale = scale_sense.get_loss_scale()
+        if not isinstance(scale, Tensor):
+            return Tensor(scale_number(WHO, "scale_sense.get_loss_scale()", scale), ms.float32)
+        scale_sense = scale
     return scale_tensor(WHO, "scale_sense", scale_sense)
 
 
-def scale_tensor(who, name, scale):
-    """Return `scale`, a Tensor of one float or int element, as a float32 Tensor of the same shape."""
+def scale_number(who, name, scale):
+    """Return `scale`, a number or a Tensor of one element, as a float."""
+    if isinstance(scale, Tensor):
+        scale = scale_tensor(who, name, scale).asnumpy().item()
+    return float(check_scale(who, name, scale))
+
+
+def scale_tensor(who, name, scale, shape=None):
+    """Return `scale`, a Tensor of one float or int element, as a float32 Tensor of `shape`, its own if None."""
     if not isinstance(scale, Tensor):
         raise TypeError(message(who, name, "a Cell or a Tensor" if who == WHO else "a Tensor", scale,
                                 "Wrap a number: Tensor(1024.0, mindspore.float32)."))
@@ -46,4 +52,4 @@ def scale_tensor(who, name, scale):
         raise TypeError(message(who, name, "a Tensor of a float or int dtype", scale))
     value = scale.astype(ms.float32).asnumpy()
     check_scale(who, name, value.item())
-    return Tensor(value)
+    return Tensor(value if shape is None else value.reshape(shape))

@@ -108,7 +108,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
     def construct(self, *inputs):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)
         loss = self.network(*inputs)
-        seed = self._seed(loss, self.scale_sense)
+        # Behind the status, as the inputs are: a seed that overflows its dtype must not raise the register too early.
+        seed = self._seed(loss, ops.depend(self.scale_sense, status))
         grads = self.grad(self.network, self.weights)(*inputs, seed)
         grads = self.grad_reducer(self._unscale(grads, self.scale_sense))
         overflow = self.get_overflow_status(ops.depend(status, loss), grads)
@@ -151,8 +152,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
             TypeError: If `sens` is not a Tensor, or not of a float or int dtype.
             ValueError: If `sens` has another shape, or is not finite and above 0 in float32.
         """
-        scale = scale_tensor("set_sense_scale", "sens", sens)
-        self.scale_sense.set_data(scale.reshape(self.scale_sense.shape))
+        scale = scale_tensor("set_sense_scale", "sens", sens, shape=self.scale_sense.shape)
+        self.scale_sense.set_data(scale)
 
     def start_overflow_check(self, pre_cond, compute_input):
         """

@@ -61,5 +61,5 @@ class GradientCheck(Detector):
         return self.overflow_of(self.hyper_map(values, grads))
 
     def overflow_of(self, grads):
-        """Return a bool Tensor of shape (): whether any of `grads`, a non-empty tuple or list of Tensors, overflowed."""
+        """Return a bool Tensor of shape (): whether any of `grads`, one Tensor or more, overflowed."""
         raise NotImplementedError

@@ -7,8 +7,8 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from ms_lossscale._versions import BFLOAT16
-from ms_lossscale.overflow.detector import Detector
-from ms_lossscale.overflow.values import flatten, values
+from ms_lossscale.overflow.detector import GradientCheck
+from ms_lossscale.overflow.values import flatten
 
 # Elements looked at together: the flags of one piece stay in the cache.
 PIECE = 1 << 16
@@ -45,7 +45,7 @@ def _as_numpy_knows_it(grad):
     return ops.cast(grad, ms.float32) if ops.dtype(grad) in BFLOAT16 else grad
 
 
-class HostCheck(Detector):
+class HostCheck(GradientCheck):
     """
     NaN or Inf in the gradients, found on the host.
 
@@ -58,13 +58,11 @@ class HostCheck(Detector):
     def __init__(self, distributed, count):
         super().__init__(distributed)
         self.count = count
-        self.hyper_map = ops.HyperMap()
         self.flag_of_all = _flag_operator(count)
         self.flag_of_one = _flag_operator(1)
 
-    def construct(self, status, compute_output):
-        arrays = (compute_output,) if isinstance(compute_output, Tensor) else compute_output
-        arrays = self.hyper_map(_numpy_values, self.hyper_map(values, arrays))
+    def overflow_of(self, grads):
+        arrays = self.hyper_map(_numpy_values, grads)
         if len(arrays) == self.count:
             flag = self.flag_of_all(*arrays)
         else:
