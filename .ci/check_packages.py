@@ -1,0 +1,37 @@
+"""Check that a wheel and an sdist hold the package, what is needed to build it, and nothing else."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import PurePosixPath
+
+NEEDED_TO_BUILD = {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in"}
+GENERATED = {"PKG-INFO", "setup.cfg"}
+
+
+def main(paths):
+    tracked = subprocess.run(["git", "ls-files", "ms_lossscale"], check=True, capture_output=True, text=True)
+    sources = set(tracked.stdout.split())
+    for path in paths:
+        found = wheel_files(path) if path.endswith(".whl") else sdist_files(path)
+        wanted = sources if path.endswith(".whl") else sources | NEEDED_TO_BUILD
+        if found != wanted:
+            sys.exit(f"{path}: missing {sorted(wanted - found)}, not wanted {sorted(found - wanted)}")
+        print(f"{PurePosixPath(path).name}: {len(found)} files, as they should be")
+    if len(paths) != 2:
+        sys.exit(f"one wheel and one sdist were expected, not {paths}")
+
+
+def wheel_files(path):
+    return {name for name in zipfile.ZipFile(path).namelist() if ".dist-info/" not in name}
+
+
+def sdist_files(path):
+    with tarfile.open(path) as archive:
+        names = [member.name.split("/", 1)[1] for member in archive if member.isfile()]
+    return {name for name in names if ".egg-info/" not in name} - GENERATED
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
