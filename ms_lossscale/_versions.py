@@ -9,6 +9,7 @@ from mindspore import context
 
 # ops.MultitypeFuncGraph matches this class; the public RowTensor is only its printable face.
 from mindspore.common.sparse_tensor import RowTensorInner as RowTensor  # noqa: F401
+from mindspore.train.amp import _config_level
 
 # 2.0.0 has no bfloat16. NumPy has none either.
 BFLOAT16 = (ms.bfloat16,) if hasattr(ms, "bfloat16") else ()
@@ -19,6 +20,17 @@ try:
     from mindspore.ops.operations.nn_ops import AllFinite
 except ImportError:  # 2.0.0, which has no Inf/NaN mode either
     AllFinite = None
+
+
+# MindSpore's table of levels has no row for "auto" in 2.0.0, which reads it as "O2" on GPU and "O3" on Ascend.
+AUTO_IS_A_LEVEL = "auto" in _config_level
+
+
+def scales_by_default(level: str) -> bool:
+    """Return whether MindSpore scales the loss at this mixed-precision level when no manager is given."""
+    if level == "auto" and not AUTO_IS_A_LEVEL:
+        return context.get_context("device_target") == "GPU"
+    return level == "O2"
 
 
 def ascend_chip() -> str:
