@@ -172,6 +172,30 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         """
         return self.detector.start(pre_cond, compute_input)
 
+    def scaled_seed(self, loss):
+        """
+        Get the seed of the backward pass, the gradient of the scaled loss; `grad` takes it after the inputs.
+
+        Args:
+            loss (Tensor): The loss, of any float dtype and shape.
+
+        Returns:
+            Tensor of the dtype and shape of `loss`, the loss scale in every element.
+        """
+        return self._seed(loss, self.scale_sense)
+
+    def unscale(self, grads):
+        """
+        Divide gradients by the loss scale.
+
+        Args:
+            grads (tuple): Tensors or RowTensors of any float dtype.
+
+        Returns:
+            tuple, each in its own dtype; the product with the float32 reciprocal of the scale is rounded to it once.
+        """
+        return self._unscale(grads, self.scale_sense)
+
     def get_overflow_status(self, status, compute_output):
         """
         Tell whether the computation since `start_overflow_check` overflowed, on any rank.
