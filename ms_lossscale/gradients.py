@@ -38,7 +38,9 @@ class Seed(nn.Cell):
             refuse_loss("several outputs")
         if ops.dtype(loss) not in FLOAT_DTYPES:
             refuse_loss(ops.dtype(loss))
-        return ops.ones_like(loss) * ops.cast(ops.reshape(scale, ()), ops.dtype(loss))
+        # After the loss, so after an overflow register was cleared: the cast of a large scale may raise it.
+        scale = ops.depend(ops.reshape(scale, ()), loss)
+        return ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
 
 
 class Unscale(nn.Cell):

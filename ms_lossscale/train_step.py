@@ -108,10 +108,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
     def construct(self, *inputs):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)
         loss = self.network(*inputs)
-        # Behind the status, as the inputs are: a seed that overflows its dtype must not raise the register too early.
-        seed = self._seed(loss, ops.depend(self.scale_sense, status))
-        grads = self.grad(self.network, self.weights)(*inputs, seed)
-        grads = self.grad_reducer(self._unscale(grads, self.scale_sense))
+        grads = self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss))
+        grads = self.grad_reducer(self.unscale(grads))
         overflow = self.get_overflow_status(ops.depend(status, loss), grads)
         if not self.process_loss_scale(overflow):
             loss = ops.depend(loss, self.optimizer(grads))
