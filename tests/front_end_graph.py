@@ -5,35 +5,41 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-NODE = re.compile(r"^  %(\d+)\(.*?\) = (\S.*?)\((.*)$")
+NODE = re.compile(r"^  (%\d+)\(.*?\) = (\S.*?)\((.*)$")
+NAME = r"%[\w.]+"
 GRAPH = re.compile(r"^subgraph @(\S+?)\((.*?)\) \{$")
 # What only orders, packs or moves; a backend runs no kernel for it that MindSpore's own step would not have.
 PLUMBING = {"Depend", "Load", "UpdateState", "MakeTuple", "TupleGetItem", "Partial", "TensorMove", "Return", "Switch"}
 
 
 class Node(NamedTuple):
-    """One operator: its name, the nodes and parameters it takes, what it returns, and the cell it comes from."""
+    """One operator: its name, the nodes and parameters it takes, and what it returns."""
 
     op: str
     inputs: tuple
     text: str
     output: str
-    scope: str
 
 
 class Graph:
-    """One function of the dump: nodes by number."""
+    """One function of the dump: its parameters, and its nodes by number."""
 
-    def __init__(self):
+    def __init__(self, parameters):
+        self.parameters = parameters
         self.nodes = {}
 
     def named(self, *ops):
         """Return the numbers of the nodes with one of these names, in the order of the dump."""
         return [number for number, node in self.nodes.items() if node.op in ops]
 
-    def in_scope(self, word):
-        """Return the numbers of the operators, plumbing left out, that come from a cell with `word` in its path."""
-        return [n for n, node in self.nodes.items() if word in node.scope and node.op not in PLUMBING]
+    def operators(self, numbers=None):
+        """Return the numbers of the nodes, or of those among `numbers`, that are operators and not plumbing."""
+        return [n for n, node in self.nodes.items() if (numbers is None or n in numbers)
+                and node.op not in PLUMBING and not node.op.startswith("%")]
+
+    def count(self, numbers):
+        """Return how many times each operator occurs among these nodes."""
+        return Counter(self.nodes[n].op for n in numbers)
 
     def ancestors(self, number):
         """Return all nodes and parameters that node `number` waits for."""
@@ -52,13 +58,12 @@ def parse(text):
     lines = text.splitlines()
     for index, line in enumerate(lines):
         if GRAPH.match(line):
-            graph = graphs[GRAPH.match(line)[1]] = Graph()
+            graph = graphs[GRAPH.match(line)[1]] = Graph(re.findall(NAME, GRAPH.match(line)[2]))
         elif graph is not None and NODE.match(line):
             number, op, rest = NODE.match(line).groups()
-            scope = next((each for each in lines[index + 1:index + 4] if each.strip().startswith("# Scope")), "")
             arguments = f"{op} {rest}" if op.startswith("%") else _balanced(rest)  # the first is a call of the Switch
-            graph.nodes[f"%{number}"] = Node(op.replace("PrimFunc_", ""), tuple(re.findall(r"%\w+", arguments)),
-                                             arguments, lines[index + 1].split("->")[-1].strip(), scope)
+            graph.nodes[number] = Node(op.replace("PrimFunc_", ""), tuple(re.findall(NAME, arguments)),
+                                       arguments, lines[index + 1].split("->")[-1].strip())
     return graphs
 
 
@@ -79,15 +84,29 @@ class CompiledStep:
         self.entry = next(iter(self.graphs.values()))
 
     def gate(self):
-        """Return (condition, graph run if it is true, graph run if it is false) of the only Switch."""
+        """Return the condition of the only Switch, and its two branches: what each is given, and its graph."""
         (switch,) = self.entry.named("Switch")
         condition, *partials = self.entry.nodes[switch].inputs
-        return (condition, *(self.graphs[re.search(r"@([^\s,]+)", self.entry.nodes[p].text)[1]] for p in partials))
+        given = [self.entry.nodes[partial] for partial in partials]
+        return condition, *((node.inputs, self.graphs[re.search(r"@([^\s,]+)", node.text)[1]]) for node in given)
+
+    def gradients(self, update="ApplyMomentum", position=3):
+        """Return the nodes that the optimizer takes for its gradients."""
+        _, (given, taken), _ = self.gate()
+        return [given[taken.parameters.index(taken.nodes[n].inputs[position])] for n in taken.named(update)]
+
+    def loss(self):
+        """Return the node of the loss, the first thing that the branch without the optimizer is given."""
+        return self.gate()[2][0][0]
+
+    def passes(self):
+        """Return the operators of the forward and the backward pass, unscaling and reduction: what leads to them."""
+        leads = {self.loss(), *self.gradients()}
+        return self.entry.operators(leads.union(*(self.entry.ancestors(node) for node in leads)))
 
     def operators(self):
-        """Return how many times each operator occurs, plumbing left out."""
-        every = (node for graph in self.graphs.values() for node in graph.nodes.values())
-        return Counter(node.op for node in every if node.op not in PLUMBING and not node.op.startswith("%"))
+        """Return how many times each operator occurs in the whole step, plumbing left out."""
+        return sum((graph.count(graph.operators()) for graph in self.graphs.values()), Counter())
 
 
 def compile_step(step, *inputs):

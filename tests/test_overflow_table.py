@@ -53,7 +53,7 @@ def test_the_cpu_looks_on_the_host():
 @pytest.mark.parametrize("target, chip", [("Ascend", "910A"), ("Ascend", "910B"), ("GPU", "")])
 def test_the_choice_is_that_of_mindspores_own_step_in_every_environment(target, chip, monkeypatch):
     jit_levels = [{}, {"jit_level": "O1"}, {"jit_level": "O2"}]
-    runtimes = [None, "all_finite:True", "all_finite:true", "all_finite:False", "a:b,all_finite:false", "ALL_FINITE:TRUE"]
+    runtimes = [None, "all_finite:True", "all_finite:true", "all_finite:False", "a,all_finite:false", "ALL_FINITE:TRUE"]
     overflow_modes = [None, "SATURATION_MODE", "saturation_mode"]
     others = itertools.product([None, "/hccl.json"], [True, False])
     network = nn.Dense(2, 1)
