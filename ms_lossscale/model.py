@@ -117,7 +117,7 @@ class Model(NativeModel):
         """Return `callbacks` with one more that stops a training in which every step overflows."""
         if not isinstance(self._train_network, TrainOneStepWithLossScaleCell):
             return callbacks
-        callbacks = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
+        callbacks = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else callbacks
         return [*callbacks, _StopWhenStuck(self._train_network)]
 
     def _build_train_network(self):

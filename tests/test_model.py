@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
@@ -237,6 +238,33 @@ def test_more_overflows_in_a_row_than_bad_step_max_raise(mode):
     assert manager.bad_step == 3
 
 
+@pytest.mark.parametrize("method", ["train", "fit"])
+def test_overflows_in_a_row_raise_in_a_data_sink_too(method, monkeypatch):
+    manager, given = DynamicLossScaleManager(4, max_consecutive_overflows=2), {}
+    model, own = make_model(manager, metrics={"mae": nn.MAE()}), Record(manager)
+    arguments = (2, batches(1)) if method == "train" else (2, batches(1), batches(1))
+    monkeypatch.setattr(ms.Model, method, lambda self, *args, **kwargs: given.update(callbacks=args[-1], **kwargs))
+    for callbacks in (None, own, [own], (own,), {own}):
+        getattr(model, method)(*arguments, callbacks=callbacks, dataset_sink_mode=True)
+        assert given["callbacks"][:-1] == ([] if callbacks is None else [own]) and given["dataset_sink_mode"]
+    sinking, called = (SimpleNamespace(original_args=lambda flag=flag: SimpleNamespace(dataset_sink_mode=flag))
+                       for flag in (True, False))
+    guard = given["callbacks"][-1]
+    guard.on_train_step_end(sinking)
+    manager.bad_step = 3
+    guard.on_train_step_end(called)
+    with pytest.raises(RuntimeError, match="3 steps in a row overflowed"):
+        guard.on_train_step_end(sinking)
+
+
+def test_a_model_without_our_step_gets_the_callbacks_as_they_are(monkeypatch):
+    given = []
+    monkeypatch.setattr(ms.Model, "train", lambda self, *args, **kwargs: given.append(args[2]))
+    for callbacks in (None, [LossMonitor()]):
+        make_model(None).train(1, batches(1), callbacks)
+        assert given.pop() is callbacks
+
+
 def levels():
     broken = "MindSpore 2.0.0 cannot build this level on CPU"
     for level in ("O0", "O1", "O2", "O3", "auto"):
@@ -329,7 +357,7 @@ def test_model_runs_a_step_of_ones_own(mode):
     network, optimizer = dense()
     manager, record = DynamicLossScaleManager(8, 2, 1), Record()
     step = build_train_network(network, optimizer, nn.MSELoss(), loss_scale_manager=manager)
-    train(Model(step), 1, INF, 1, callbacks=record)
+    Model(step).train(1, batches(1, INF, 1), record, dataset_sink_mode=True)  # on CPU no sink: MindSpore goes without
     assert record.overflow == [False, True, False]
     assert record.scale == [16, 8, 16] and manager.loss_scale == 16
 
