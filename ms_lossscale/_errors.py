@@ -1,7 +1,7 @@
 """Argument checks, the one form of the package's error messages, and its warning categories."""
 
 import math
-from numbers import Integral, Real
+import re
 
 import numpy as np
 
@@ -31,9 +31,12 @@ def message(owner, name, rule, value, remedy=""):
 
 def check_number(owner, name, value, minimum, rule, maximum=FLOAT32_MAX, remedy=""):
     """Raise unless `value` is a Python or NumPy real number in ``[minimum, maximum]``; bool is not a number."""
-    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+    if not _is_int(value) and not isinstance(value, (float, np.floating)):
         raise TypeError(message(owner, name, rule, value, remedy))
-    if not _finite(value) or not minimum <= value <= maximum:
+    number = int(value) if _is_int(value) else float(value)
+    if not float(minimum) <= number <= float(maximum):
+        if FLOAT32_MAX == maximum < number < math.inf and not remedy:
+            remedy = f"It is held in float32, which ends at {_show_bound(FLOAT32_MAX)}."
         raise ValueError(message(owner, name, rule, value, remedy))
     return value
 
@@ -43,14 +46,14 @@ def check_scale(owner, name, value, minimum=SMALLEST_SCALE, maximum=FLOAT32_MAX,
     if minimum == SMALLEST_SCALE and maximum == FLOAT32_MAX:
         rule = "a finite float32 number > 0 (from 2**-126 on)"
     else:
-        rule = f"a finite number in [{minimum:g}, {maximum:g}]"
+        rule = f"a finite number in [{_show_bound(minimum)}, {_show_bound(maximum)}]"
     return check_number(owner, name, value, minimum, rule, maximum, remedy)
 
 
-def check_int(owner, name, value, minimum):
+def check_int(owner, name, value, minimum, instead=""):
     """Raise unless `value` is a Python or NumPy integer from `minimum` to the largest int32; bool is not one."""
-    rule = f"an int in [{minimum}, {INT32_MAX}]"
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    rule = f"an int in [{minimum}, {INT32_MAX}]{instead}"
+    if not _is_int(value):
         raise TypeError(message(owner, name, rule, value))
     if not minimum <= value <= INT32_MAX:
         raise ValueError(message(owner, name, rule, value))
@@ -72,12 +75,22 @@ def check_bool(owner, name, value):
 def check_flag(owner, name, value):
     """Return an overflow flag as a bool: a bool, 0 or 1, or a Tensor or array of one such element."""
     rule = "a bool, or a bool Tensor of one element"
-    flag = np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
+    flag = value.asnumpy() if hasattr(value, "asnumpy") and not isinstance(value, type) else value
+    flag = np.asarray(flag if isinstance(flag, (int, np.generic, np.ndarray)) else None)
     if flag.dtype.kind not in "biu":
         raise TypeError(message(owner, name, rule, value))
     if flag.size != 1 or flag.item() not in (0, 1):
         raise ValueError(message(owner, name, rule, value))
     return bool(flag.item())
+
+
+def check_tensors(owner, name, value):
+    """Raise unless `value` is a Tensor or RowTensor, or a tuple or list of them, nested or not."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            check_tensors(owner, name, item)
+    elif isinstance(value, type) or not (hasattr(value, "asnumpy") or hasattr(value, "dense_shape")):
+        raise TypeError(message(owner, name, "a Tensor or RowTensor, or a tuple or list of them", value))
 
 
 def check_state_names(owner, state, names):
@@ -88,17 +101,29 @@ def check_state_names(owner, state, names):
         raise ValueError(message(owner, "state", f"a dict of {sorted(names)}", sorted(state, key=str)))
 
 
-def _finite(value):
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int beyond float64
-        return False
+def _is_int(value):
+    # timedelta64 is among NumPy's integers.
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
+
+
+def _show_bound(number):
+    """Return a short text for a bound that is exact, but for the last digits of a float32."""
+    mantissa, exponent = math.frexp(number)
+    if mantissa == 0.5 and not 1e-4 <= number < 1e16:
+        return f"2**{exponent - 1}"
+    return f"{float(number):.8g}"
 
 
 def _show(value):
-    """Numbers and None as they are; anything else with its type, cut to a readable length."""
-    if value is None or (isinstance(value, (Real, np.generic)) and not isinstance(value, (bool, np.bool_))):
-        text = repr(value.item() if isinstance(value, np.generic) else value)
-        return text if len(text) <= 40 else text[:37] + "..."
-    text = " ".join(repr(value).split())
+    """None and numbers as they are, a class by its name; anything else with its type, cut to a readable length."""
+    if value is None:
+        return "None"
+    if _is_int(value):
+        digits = int(abs(int(value)).bit_length() * math.log10(2)) + 1
+        return str(int(value)) if digits <= 40 else f"an int of about {digits} digits"
+    if isinstance(value, (float, np.floating)):
+        return repr(float(value))
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(value).split()))
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

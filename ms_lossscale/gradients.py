@@ -4,6 +4,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.ops.primitive import constexpr
 
+from ms_lossscale._errors import check_tensors
 from ms_lossscale._versions import FLOAT_DTYPES, HALF_DTYPES, RowTensor
 
 _unscale = ops.MultitypeFuncGraph("unscale")
@@ -34,8 +35,10 @@ class Seed(nn.Cell):
     """The gradient of the scaled loss: the scale, in the loss's dtype, at every element of the loss."""
 
     def construct(self, loss, scale):
-        if not isinstance(loss, Tensor):
+        if isinstance(loss, (tuple, list, dict)):
             refuse_loss("several outputs")
+        if not isinstance(loss, Tensor):
+            refuse_loss("no Tensor")
         if ops.dtype(loss) not in FLOAT_DTYPES:
             refuse_loss(ops.dtype(loss))
         # After the loss, so after an overflow register was cleared: the cast of a large scale may raise it.
@@ -50,6 +53,10 @@ class Unscale(nn.Cell):
         super().__init__(auto_prefix=False)
         self.hyper_map = ops.HyperMap()
         self.reciprocal = ops.Reciprocal()
+
+    def __call__(self, grads, scale):
+        check_tensors("unscale", "grads", grads)
+        return super().__call__(grads, scale)
 
     def construct(self, grads, scale):
         inverse = self.reciprocal(ops.reshape(scale, ()))

@@ -1,10 +1,12 @@
 """The arguments of a step: a network, an optimizer, and where the loss scale comes from."""
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn
 from mindspore.amp import LossScaleManager as NativeLossScaleManager
 
 from ms_lossscale._errors import check_scale, message
+from ms_lossscale._versions import BFLOAT16
 
 WHO = "TrainOneStepWithLossScaleCell"
 
@@ -24,14 +26,14 @@ def initial_scale(scale_sense):
     if isinstance(scale_sense, NativeLossScaleManager):
         raise TypeError(message(WHO, "scale_sense", "a Cell or a Tensor", scale_sense,
                                 "Pass its update cell: manager.get_update_cell()."))
-    if isinstance(scale_sense, nn.Cell):
-        if not hasattr(scale_sense, "get_loss_scale"):
-            raise TypeError(message(WHO, "scale_sense", "an update cell with the method 'get_loss_scale'", scale_sense))
-        scale = scale_sense.get_loss_scale()
-        if not isinstance(scale, Tensor):
-            return Tensor(scale_number(WHO, "scale_sense.get_loss_scale()", scale), ms.float32)
-        scale_sense = scale
-    return scale_tensor(WHO, "scale_sense", scale_sense)
+    if not isinstance(scale_sense, nn.Cell):
+        return scale_tensor(WHO, "scale_sense", scale_sense)
+    if not hasattr(scale_sense, "get_loss_scale"):
+        raise TypeError(message(WHO, "scale_sense", "an update cell with the method 'get_loss_scale'", scale_sense))
+    name, scale = "scale_sense.get_loss_scale()", scale_sense.get_loss_scale()
+    if isinstance(scale, Tensor):
+        return scale_tensor(WHO, name, scale)
+    return Tensor(scale_number(WHO, name, scale), ms.float32)
 
 
 def scale_number(who, name, scale):
@@ -44,12 +46,13 @@ def scale_number(who, name, scale):
 def scale_tensor(who, name, scale, shape=None):
     """Return `scale`, a Tensor of one float or int element, as a float32 Tensor of `shape`, its own if None."""
     if not isinstance(scale, Tensor):
+        remedy = "Wrap a number: Tensor(1024.0, mindspore.float32)."
         raise TypeError(message(who, name, "a Cell or a Tensor" if who == WHO else "a Tensor", scale,
-                                "Wrap a number: Tensor(1024.0, mindspore.float32)."))
+                                "Make an instance of it." if isinstance(scale, type) else remedy))
     if scale.shape not in ((), (1,)):
         raise ValueError(message(who, name, "a Tensor of shape () or (1,)", scale))
     if scale.dtype == ms.bool_ or not (scale.is_floating_point() or "Int" in str(scale.dtype)):
         raise TypeError(message(who, name, "a Tensor of a float or int dtype", scale))
-    value = scale.astype(ms.float32).asnumpy()
+    value = (scale.astype(ms.float32) if scale.dtype in BFLOAT16 else scale).asnumpy()
     check_scale(who, name, value.item())
-    return Tensor(value if shape is None else value.reshape(shape))
+    return Tensor(value.astype(np.float32).reshape(scale.shape if shape is None else shape))

@@ -6,6 +6,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
+from ms_lossscale._errors import check_tensors
 from ms_lossscale._versions import BFLOAT16
 from ms_lossscale.overflow.detector import GradientCheck
 from ms_lossscale.overflow.values import flatten
@@ -73,6 +74,7 @@ class HostCheck(GradientCheck):
 
     def __call__(self, status, compute_output):
         """The same outside a graph."""
+        check_tensors("get_overflow_status", "compute_output", compute_output)
         return self.any_rank(Tensor(has_overflow(*map(_host_view, flatten(compute_output)))))
 
 
