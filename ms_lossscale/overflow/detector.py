@@ -48,17 +48,37 @@ class Detector(nn.Cell):
 
 
 class GradientCheck(Detector):
-    """Looks at gradients, and at nothing else. A device says how in `overflow_of`."""
+    """
+    Looks at gradients, and at nothing else. A device says how in `overflow_of`.
+
+    Attributes:
+        row_tensors (bool): Whether a gradient may be a RowTensor in a graph; to be set before the first call.
+    """
 
     def __init__(self, distributed):
         super().__init__(distributed)
         self.hyper_map = ops.HyperMap()
+        self.row_tensors = False
 
     def construct(self, status, compute_output):
         grads = (compute_output,) if isinstance(compute_output, Tensor) else compute_output
         if len(grads) == 0:
             return self.any_rank(Tensor(False))
-        return self.overflow_of(self.hyper_map(values, grads))
+        overflow = self.overflow_of(self.hyper_map(values, grads))
+        if self.row_tensors:
+            # What is computed from a RowTensor has no type when MindSpore 2.10 compiles an assignment of it, which
+            # crashes the compiler; a constant has one.
+            overflow = Tensor(True) if overflow else Tensor(False)
+        return overflow
+
+    def total(self, flags):
+        """Return the sum of `flags`, one number for each gradient."""
+        if not self.row_tensors:
+            return ops.addn(flags)
+        total = flags[0]
+        for flag in flags[1:]:  # AddN, too, wants a type
+            total = total + flag
+        return total
 
     def overflow_of(self, grads):
         """Return a bool Tensor of shape (): whether any of `grads`, one Tensor or more, overflowed."""

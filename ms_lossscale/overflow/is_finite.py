@@ -19,4 +19,4 @@ class IsFiniteCheck(GradientCheck):
     primitives = ("IsFinite", "ReduceAll", "AddN")
 
     def overflow_of(self, grads):
-        return self.sum_over_ranks(ops.addn(self.hyper_map(_not_finite, grads))) > 0
+        return self.sum_over_ranks(self.total(self.hyper_map(_not_finite, grads))) > 0
