@@ -7,6 +7,7 @@ import inspect
 import pickle
 import sys
 import threading
+import time
 import types
 import warnings
 
@@ -301,22 +302,25 @@ def test_managers_and_update_cells_copy_and_managers_pickle_while_patched():
     assert pickle.loads(pickle.dumps(manager)).loss_scale == 8
 
 
-def derive(base=NATIVE["TrainOneStepWithLossScaleCell"]):
-    return type("DerivedTooEarly", (base,), {"__module__": "somebodys.code"})
+def derive(name, base=NATIVE["TrainOneStepWithLossScaleCell"], module="somebodys.code"):
+    return type(name, (base,), {"__module__": module})
 
 
 def test_a_class_derived_from_mindspores_step_before_is_named_in_a_warning():
-    early = derive(derive())
-    with pytest.warns(RuntimeWarning, match=r"somebodys\.code\.DerivedTooEarly") as caught, patch(), patch():
+    parent, twin, part = derive("Parent"), derive("Parent"), derive("Part", module="mindspore.part")
+    early = derive("Child", parent)
+    with pytest.warns(RuntimeWarning, match=r"somebodys\.code\.Child, somebodys\.code\.Parent") as caught, \
+            patch(), patch():
         assert early.__mro__[2] is NATIVE["TrainOneStepWithLossScaleCell"]
     assert len(caught) == 1 and caught[0].filename == __file__
+    assert twin and part
     named = str(caught[0].message).partition(": ")[2].partition(". Call")[0].split(", ")
     assert len(named) == len(set(named))
     assert not [name for name in named if name.split(".")[0] in ("mindspore", "ms_lossscale")]
 
 
 def test_a_warning_that_is_an_error_leaves_nothing_patched():
-    early, before = derive(), snapshot()
+    early, before = derive("Early"), snapshot()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(RuntimeWarning, match=early.__qualname__):
@@ -329,7 +333,7 @@ def test_a_warning_that_is_an_error_leaves_nothing_patched():
 
 def test_classes_derived_meanwhile_are_not_warned_of():
     with patch():
-        late = type("DerivedInTime", (nn.TrainOneStepWithLossScaleCell,), {"__module__": "somebodys.code"})
+        late = derive("DerivedInTime", nn.TrainOneStepWithLossScaleCell)
     assert issubclass(late, OURS["TrainOneStepWithLossScaleCell"])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -392,27 +396,38 @@ def test_strange_things_among_the_modules_do_no_harm_and_come_to_none(write_modu
     for name, value in {"none": None, "hostile": Hostile(), "posing": Posing(), "lazy": lazy, "waking": waking,
                         "dict": own_dict, "empty": types.ModuleType.__new__(types.ModuleType), "number": 5}.items():
         monkeypatch.setitem(sys.modules, f"strange_{name}", value)
+    monkeypatch.setitem(sys.modules, "strange_alias", NATIVE_MODULES["step"])
     with patch():
         assert_names_are(OURS)
+        assert vars(NATIVE_MODULES["step"]).items() >= {name: NATIVE[name] for name in CELLS}.items()
         assert [names(each)["Model"] for each in (module, waking, own_dict)] == [OURS["Model"]] * 3
     assert [names(each)["Model"] for each in (module, waking, own_dict)] == [NATIVE["Model"]] * 3
     assert type(lazy).__name__ == "_LazyModule"
     assert_names_are(NATIVE)
 
 
-def test_threads_share_one_redirection():
+@pytest.fixture
+def often():
+    """Let threads take turns as often as Python can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_threads_share_one_redirection(often):
     before, failures = snapshot(), []
     start = threading.Barrier(8)
-    shared = patch()
+    shared = [patch() for _ in range(20)]
 
     def work():
         start.wait()
-        for _ in range(10):
+        for each in shared:
+            each.undo()
             with patch():
                 for module, name in EXPORTS:
                     if getattr(sys.modules[module], name) is not OURS[name]:
                         failures.append(f"{module}.{name}")
-        shared.undo()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -424,6 +439,32 @@ def test_threads_share_one_redirection():
     with patch():
         assert_names_are(OURS)
     assert_unchanged(before)
+
+
+class Hesitant(patch):
+    """Leaves other threads time between looking at its state and changing it."""
+
+    @property
+    def _active(self):
+        seen = self.__dict__.get("state", False)
+        time.sleep(0.02)
+        return seen
+
+    @_active.setter
+    def _active(self, value):
+        self.__dict__["state"] = value
+
+
+def test_two_threads_end_one_patch_once():
+    with patch():
+        hesitant = Hesitant()
+        threads = [threading.Thread(target=hesitant.undo) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert_names_are(OURS)
+    assert_names_are(NATIVE)
 
 
 def dense():
