@@ -15,8 +15,8 @@ from ms_lossscale.rule import MAX_LOSS_SCALE
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell
 
-STATE_ATTRIBUTES = {
-    TrainOneStepWithLossScaleCell: ("scale_sense", "applied_steps", "skipped_steps", "consecutive_overflows"),
+COUNTERS = {
+    TrainOneStepWithLossScaleCell: ("applied_steps", "skipped_steps", "consecutive_overflows"),
     DynamicLossScaleUpdateCell: ("cur_iter", "last_overflow_iter", "tolerated_overflows"),
 }
 
@@ -26,7 +26,7 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
     Load what :func:`mindspore.save_checkpoint` or ModelCheckpoint wrote into a training step.
 
     A checkpoint of MindSpore's own step, or of an older version of this package, lacks some of the loss-scale state:
-    it is taken for granted as the step holds it now. A scale that no step can use, such as the infinity that
+    what the step holds now is kept in its place. A scale that no step can use, such as the infinity that
     MindSpore's rule can reach, is replaced by the nearest bound. Either is returned, and said in one
     :class:`CheckpointWarning`. Anything else that is missing or of another shape is an error.
 
@@ -38,9 +38,9 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
         dict, of the parameter names that were not loaded as they were, and the numbers assumed for them.
 
     Raises:
-        TypeError: If `step` is not a Cell that is or holds a TrainOneStepWithLossScaleCell.
-        ValueError: If the checkpoint lacks a parameter other than loss-scale state, or holds one of another shape.
-            Nothing is loaded then.
+        TypeError: If `step` is not a Cell that is or holds a TrainOneStepWithLossScaleCell, or `path` no path.
+        ValueError: If the checkpoint lacks a parameter other than loss-scale state, or holds one of another shape
+            or dtype. Nothing is loaded then.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``
@@ -58,18 +58,23 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
         {} 1024.0
     """
     state = _loss_scale_state(step)
-    own = {parameter.name: parameter for parameter in step.get_parameters()}
+    if not isinstance(path, (str, PathLike)):
+        raise TypeError(message("load_checkpoint", "path", "a str or a path", path))
+    own = _parameters_by_name(step)
     saved = ms.load_checkpoint(fspath(path))
-    _check_fits(own, saved, state)
-    assumed = {name: own[name].asnumpy().item() for name in state if name not in saved}
-    for name, (least, most) in state.items():
-        if name in saved and least is not None:
-            value = saved[name].asnumpy().item()
-            usable = _usable(value, least, most, own[name].asnumpy().item())
-            if usable != value:
-                assumed[name] = usable
-            saved[name] = Parameter(Tensor(np.full(own[name].shape, usable, np.float32)), name=name)
-    ms.load_param_into_net(step, {name: saved[name] for name in own if name in saved})
+    _check_complete(own, saved, state)
+    for name, parameter in own.items():
+        if name in saved:
+            _check_fits(name, parameter, saved[name], name in state)
+    assumed = {}
+    for name, bounds in state.items():
+        present = own[name].asnumpy().item()
+        number = _number(saved[name]) if name in saved else present
+        usable = number if bounds is None else _usable(number, *bounds, present)
+        if name not in saved or usable != number:
+            assumed[name] = usable
+        saved[name] = Parameter(Tensor(np.full(own[name].shape, usable), own[name].dtype), name=name)
+    ms.load_param_into_net(step, {name: saved[name] for name in own})
     if assumed:
         warnings.warn(f"The checkpoint {fspath(path)!r} did not hold the whole loss-scale state; assumed: "
                       + ", ".join(f"{name} = {value:g}" for name, value in assumed.items()) + ".",
@@ -78,15 +83,14 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
 
 
 def _loss_scale_state(step):
-    """Return the names of the loss-scale parameters in `step`; with each scale its bounds, with a counter None."""
+    """Return the names of the loss-scale parameters in `step`: of a scale its bounds, of a counter None."""
     state = {}
     cells = [cell for _, cell in step.cells_and_names()] if isinstance(step, nn.Cell) else []
     for cell in cells:
-        for kind, attributes in STATE_ATTRIBUTES.items():
-            if isinstance(cell, kind):
-                names = [getattr(cell, attribute).name for attribute in attributes if hasattr(cell, attribute)]
-                state.update(dict.fromkeys(names, (None, None)))
-        if isinstance(cell, TrainOneStepWithLossScaleCell):
+        for kind, attributes in COUNTERS.items():
+            found = [getattr(cell, attribute, None) for attribute in attributes if isinstance(cell, kind)]
+            state.update({parameter.name: None for parameter in found if isinstance(parameter, Parameter)})
+        if isinstance(cell, TrainOneStepWithLossScaleCell) and isinstance(cell.scale_sense, Parameter):
             state[cell.scale_sense.name] = _bounds(cell.loss_scaling_manager)
     if not state:
         raise TypeError(message("load_checkpoint", "step", "a Cell that is or holds a TrainOneStepWithLossScaleCell",
@@ -101,15 +105,36 @@ def _bounds(update_cell):
 
 
 def _usable(value, least, most, present):
-    return min(max(value, least), most) if value > 0 and not math.isnan(value) else present
+    return min(max(value, least), most) if value > 0 else present  # NaN is not above 0
 
 
-def _check_fits(own, saved, state):
-    missing = [name for name in own if name not in saved and name not in state]
+def _parameters_by_name(step):
+    own = {}
+    for parameter in step.get_parameters():
+        if own.setdefault(parameter.name, parameter) is not parameter:
+            raise ValueError(f"For 'load_checkpoint', 'step' holds two parameters of the name {parameter.name!r}, of "
+                             "which a checkpoint keeps one. Hold the cells as attributes with auto_prefix=True.")
+    return own
+
+
+def _check_complete(own, saved, state):
+    missing = sorted(name for name in own if name not in saved and name not in state)
     if missing:
         raise ValueError(message("load_checkpoint", "path", "a checkpoint of this step", sorted(saved),
-                                 f"It lacks {', '.join(sorted(missing)[:5])}{' ...' if len(missing) > 5 else ''}."))
-    for name, parameter in own.items():
-        if name in saved and name not in state and saved[name].shape != parameter.shape:
-            raise ValueError(message("load_checkpoint", "path", f"a checkpoint with '{name}' of shape "
-                                     f"{parameter.shape}", saved[name].shape))
+                                 f"It lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}."))
+
+
+def _check_fits(name, own, saved, is_state):
+    if is_state and math.prod(saved.shape) == 1:
+        return
+    if saved.shape != own.shape:
+        raise ValueError(message("load_checkpoint", "path", f"a checkpoint with {name!r} of shape {own.shape}",
+                                 saved.shape))
+    if saved.dtype != own.dtype and not (saved.is_floating_point() and own.is_floating_point()):
+        raise ValueError(message("load_checkpoint", "path", f"a checkpoint with {name!r} of dtype {own.dtype}",
+                                 saved.dtype))
+
+
+def _number(saved):
+    """Return the one element of `saved`; NumPy knows no bfloat16."""
+    return (saved.astype(ms.float32) if saved.is_floating_point() else saved).asnumpy().item()

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn
 
-from ms_lossscale._errors import check_flag, check_int, check_scale, check_state_names
+from ms_lossscale._errors import check_flag, check_int, check_state_names, message
 from ms_lossscale.manager import LossScaleManager
 from ms_lossscale.manager_state import DeviceState, snapshot
-from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, ScaleRule, ScaleState, make_rule
-from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS, PathOfScale, check_limit, stuck_error
+from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, ScaleRule, ScaleState, check_inside, make_rule, reciprocal
+from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS, StuckGuard
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell
+from ms_lossscale.watch import check_watch_options
+
+
+def _state_attribute(name: str) -> property:
+    return property(lambda self: getattr(self._state, name), lambda self, value: setattr(self._state, name, value))
 
 
 class DynamicLossScaleManager(LossScaleManager):
@@ -35,19 +41,26 @@ class DynamicLossScaleManager(LossScaleManager):
         backoff_factor (float): What an overflow multiplies by, above 0 and at most 1. Default: ``None`` , the
             float32 reciprocal of `scale_factor`.
         hysteresis (int): How many overflows leave the scale as it is before one shrinks it. Default: ``0`` .
-        consecutive_hysteresis (bool): If True, every clean step restores what `hysteresis` allows; if False, only
-            growth does. Default: ``False`` .
+        consecutive_hysteresis (bool): If True, every clean step restores what `hysteresis` allows; if False, only a
+            full window of them does. Default: ``False`` .
         max_consecutive_overflows (int): More overflows in a row than these raise; None for never.
             Default: ``1000`` .
+        check_interval (int): In :class:`Model`, as :class:`TrainOneStepWithLossScaleCell` takes it.
+            Default: ``100`` .
+        fit_loss_dtype (bool): In :class:`Model`, as :class:`TrainOneStepWithLossScaleCell` takes it.
+            Default: ``False`` .
 
     Attributes:
-        loss_scale (float): The present scale; the number as it was given until it first changes.
-        scale_factor, increase_ratio, decrease_ratio (float): The factor, the ratio of growth, and of shrinkage.
+        loss_scale (float): The present scale; the number as it was given until it first changes. To assign it, or
+            one of the three counts below, is to go on from there, in :class:`Model` too.
+        increase_ratio (float): What growth multiplies by; an update cell takes it when it is made.
+        decrease_ratio (float): What an overflow multiplies by; an update cell takes it when it is made.
+        scale_factor (float): The factor; to assign it sets both ratios.
         scale_window (int): As given.
         cur_iter (int): The number of the next step, from 1.
         last_overflow_iter (int): The step that last restarted the count of clean steps; 0 before the first.
         bad_step (int): Overflows in a row.
-        bad_step_max (int): `max_consecutive_overflows`, under MindSpore's name; may be assigned.
+        bad_step_max (int): `max_consecutive_overflows`, under MindSpore's name.
 
     Raises:
         TypeError: If a number has another type than stated.
@@ -67,14 +80,22 @@ class DynamicLossScaleManager(LossScaleManager):
         65536.0
     """
 
+    cur_iter = _state_attribute("cur_iter")
+    last_overflow_iter = _state_attribute("last_overflow_iter")
+    bad_step = _state_attribute("bad_step")
+
     def __init__(self, init_loss_scale: float = 2**24, scale_factor: float = 2, scale_window: int = 2000, *,
                  min_loss_scale: float = MIN_LOSS_SCALE, max_loss_scale: float = MAX_LOSS_SCALE,
                  growth_factor: float | None = None, backoff_factor: float | None = None,
                  hysteresis: int = 0, consecutive_hysteresis: bool = False,
-                 max_consecutive_overflows: int | None = MAX_CONSECUTIVE_OVERFLOWS) -> None:
+                 max_consecutive_overflows: int | None = MAX_CONSECUTIVE_OVERFLOWS, check_interval: int = 100,
+                 fit_loss_dtype: bool = False) -> None:
         rule = make_rule("DynamicLossScaleManager", "init_loss_scale", init_loss_scale, scale_factor, scale_window,
                          min_loss_scale, max_loss_scale, growth_factor, backoff_factor,
                          hysteresis, consecutive_hysteresis)
+        self._step_options = check_watch_options(
+            "DynamicLossScaleManager", max_consecutive_overflows=max_consecutive_overflows,
+            check_interval=check_interval, fit_loss_dtype=fit_loss_dtype)
         self.scale_factor = scale_factor
         self.scale_window = scale_window
         self.increase_ratio = rule.growth
@@ -83,9 +104,32 @@ class DynamicLossScaleManager(LossScaleManager):
         self.max_loss_scale = max_loss_scale
         self.hysteresis = hysteresis
         self.consecutive_hysteresis = rule.consecutive
-        self.bad_step_max = check_limit("DynamicLossScaleManager", max_consecutive_overflows)
+        self._guard = StuckGuard(max_consecutive_overflows)
         self._state = ScaleState(init_loss_scale)
-        self._path = PathOfScale()
+
+    @property
+    def loss_scale(self):
+        return self._state.loss_scale
+
+    @loss_scale.setter
+    def loss_scale(self, value):
+        self._state.loss_scale = self._check_inside(value)
+
+    @property
+    def scale_factor(self):
+        return self._scale_factor
+
+    @scale_factor.setter
+    def scale_factor(self, value):
+        self._scale_factor, self.increase_ratio, self.decrease_ratio = value, value, reciprocal(value)
+
+    @property
+    def bad_step_max(self):
+        return self._guard.limit
+
+    @bad_step_max.setter
+    def bad_step_max(self, value):
+        self._guard.limit = value
 
     def get_loss_scale(self) -> float:
         """
@@ -118,12 +162,11 @@ class DynamicLossScaleManager(LossScaleManager):
             RuntimeError: If more than `bad_step_max` steps in a row overflowed.
         """
         overflow = check_flag("update_loss_scale", "overflow", overflow)
-        if isinstance(self._state, ScaleState):
-            self._rule().update(self._state, overflow)
-        in_a_row = self.bad_step
-        self._path.see(self.loss_scale, in_a_row)
-        if self.bad_step_max is not None and in_a_row > self.bad_step_max:
-            raise stuck_error(in_a_row, self.bad_step_max, self._path.scales, self.min_loss_scale)
+        if isinstance(self._state, DeviceState):
+            self._state.train_step.check_consecutive_overflows()
+            return
+        self._rule().update(self._state, overflow)
+        self._guard.check(self.loss_scale, self.bad_step, self.cur_iter - self.bad_step, self.min_loss_scale)
 
     def get_update_cell(self) -> DynamicLossScaleUpdateCell:
         """
@@ -149,18 +192,21 @@ class DynamicLossScaleManager(LossScaleManager):
         Args:
             train_step (TrainOneStepWithLossScaleCell): The step whose update cell this manager made.
         """
+        if not isinstance(train_step, nn.Cell) or not hasattr(train_step, "consecutive_overflows"):
+            raise TypeError(message("follow", "train_step", "a TrainOneStepWithLossScaleCell", train_step))
         if isinstance(train_step.loss_scaling_manager, DynamicLossScaleUpdateCell):
             bad_step, self._state = self.bad_step, DeviceState(train_step)
             self.bad_step = bad_step
+            train_step.watch.guard = self._guard
 
     def step_options(self) -> dict:
         """
         Get the keyword arguments that :class:`Model` builds the training step with.
 
         Returns:
-            dict, with `max_consecutive_overflows`.
+            dict, of `max_consecutive_overflows`, `check_interval` and `fit_loss_dtype`.
         """
-        return {"max_consecutive_overflows": self.bad_step_max}
+        return {**self._step_options, "max_consecutive_overflows": self.bad_step_max}
 
     def state_dict(self) -> dict:
         """
@@ -169,7 +215,7 @@ class DynamicLossScaleManager(LossScaleManager):
         Returns:
             dict, of `loss_scale`, `cur_iter`, `last_overflow_iter`, `bad_step` and `tolerated_overflows`.
         """
-        return asdict(snapshot(self._state))
+        return {name: np.asarray(value).item() for name, value in asdict(snapshot(self._state)).items()}
 
     def load_state_dict(self, state: dict) -> None:
         """
@@ -184,24 +230,20 @@ class DynamicLossScaleManager(LossScaleManager):
         """
         who = "load_state_dict"
         check_state_names(who, state, [field.name for field in fields(ScaleState)])
-        check_scale(who, "loss_scale", state["loss_scale"], self.min_loss_scale, self.max_loss_scale)
+        self._check_inside(state["loss_scale"], who)
         for name in ("cur_iter", "last_overflow_iter", "bad_step", "tolerated_overflows"):
             check_int(who, name, state[name], 1 if name == "cur_iter" else 0)
         for name, value in state.items():
-            setattr(self._state, name, value)
+            # A NumPy int would wrap when it is counted on.
+            setattr(self._state, name, value if name == "loss_scale" else int(value))
 
     def _rule(self) -> ScaleRule:
         return ScaleRule(self.increase_ratio, self.decrease_ratio, self.scale_window, self.min_loss_scale,
                          self.max_loss_scale, self.hysteresis, self.consecutive_hysteresis)
 
+    def _check_inside(self, loss_scale: float, who: str = "DynamicLossScaleManager") -> float:
+        return check_inside(who, "loss_scale", loss_scale, self.min_loss_scale, self.max_loss_scale)
+
     def __getstate__(self) -> dict:
         """A copy, or an unpickled manager, owns its state: the numbers at the time of copying."""
-        return {**self.__dict__, "_state": snapshot(self._state)}
-
-
-def _state_attribute(name: str) -> property:
-    return property(lambda self: getattr(self._state, name), lambda self, value: setattr(self._state, name, value))
-
-
-for _name in ("loss_scale", "cur_iter", "last_overflow_iter", "bad_step"):
-    setattr(DynamicLossScaleManager, _name, _state_attribute(_name))
+        return {**self.__dict__, "_state": snapshot(self._state), "_guard": StuckGuard(self.bad_step_max)}

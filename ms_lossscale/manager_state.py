@@ -11,18 +11,10 @@ from ms_lossscale.rule import ScaleState
 
 
 class DeviceState:
-    """A :class:`~ms_lossscale.rule.ScaleState` whose numbers are a step's."""
+    """A :class:`~ms_lossscale.rule.ScaleState` whose numbers are those of `train_step`."""
 
     def __init__(self, train_step: nn.Cell) -> None:
-        cell = train_step.loss_scaling_manager
-        self._parameters = {
-            "loss_scale": train_step.scale_sense,
-            "cur_iter": cell.cur_iter,
-            "last_overflow_iter": cell.last_overflow_iter,
-            "bad_step": train_step.consecutive_overflows,
-            # A cell without hysteresis has nothing to count.
-            "tolerated_overflows": getattr(cell, "tolerated_overflows", None),
-        }
+        self.train_step = train_step
 
 
 def snapshot(state: ScaleState | DeviceState) -> ScaleState:
@@ -30,13 +22,22 @@ def snapshot(state: ScaleState | DeviceState) -> ScaleState:
     return ScaleState(**{field.name: getattr(state, field.name) for field in fields(ScaleState)})
 
 
+def _parameter(step: nn.Cell, name: str) -> Parameter | None:
+    if name == "loss_scale":
+        return step.scale_sense
+    if name == "bad_step":
+        return step.consecutive_overflows
+    # A cell without hysteresis has nothing to count.
+    return getattr(step.loss_scaling_manager, name, None)
+
+
 def _device_number(name: str) -> property:
     def read(self: DeviceState) -> float | int:
-        parameter = self._parameters[name]
+        parameter = _parameter(self.train_step, name)
         return 0 if parameter is None else parameter.asnumpy().item()
 
     def write(self: DeviceState, value: float) -> None:
-        parameter: Parameter | None = self._parameters[name]
+        parameter = _parameter(self.train_step, name)
         if parameter is not None:
             # Not reshaped as a Tensor: that is a view, which PYNATIVE mode refuses to assign to later.
             parameter.set_data(Tensor(np.full(parameter.shape, value), parameter.dtype))

@@ -33,7 +33,8 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
 
     Keyword Args:
         loss_scale_manager (LossScaleManager): Where the loss scale comes from; None for no scaling.
-        cast_model_type (mindspore.dtype), keep_batchnorm_fp32 (bool): As MindSpore takes them.
+        cast_model_type (mindspore.dtype): As MindSpore takes it.
+        keep_batchnorm_fp32 (bool): As MindSpore takes it.
 
     Returns:
         Cell in training mode: a :class:`TrainOneStepWithLossScaleCell`; or a :class:`mindspore.nn.TrainOneStepCell`
@@ -78,9 +79,13 @@ class Model(NativeModel):
 
     Args:
         network (Cell): The network, or the network with its loss if `loss_fn` is None.
-        loss_fn (Cell, optional), optimizer (Cell, optional), metrics (dict or set, optional), eval_network (Cell,
-            optional), eval_indexes (list, optional), amp_level (str, optional), boost_level (str, optional): As
-            MindSpore takes them.
+        loss_fn (Cell, optional): Called with (output, label). Default: ``None`` .
+        optimizer (Optimizer, optional): The optimizer of the network's parameters. Default: ``None`` .
+        metrics (Union[dict, set], optional): As MindSpore takes it. Default: ``None`` .
+        eval_network (Cell, optional): As MindSpore takes it. Default: ``None`` .
+        eval_indexes (list, optional): As MindSpore takes it. Default: ``None`` .
+        amp_level (str, optional): The mixed-precision level, as MindSpore takes it. Default: ``"O0"`` .
+        boost_level (str, optional): As MindSpore takes it. Default: ``"O0"`` .
 
     Keyword Args:
         loss_scale_manager (LossScaleManager): Where the loss scale comes from; None for no scaling.
@@ -114,11 +119,11 @@ class Model(NativeModel):
                            *args, **kwargs)
 
     def _guarded(self, callbacks):
-        """Return `callbacks` with one more that stops a training in which every step overflows."""
+        """Return `callbacks` with one more that watches the step inside a data sink."""
         if not isinstance(self._train_network, TrainOneStepWithLossScaleCell):
             return callbacks
         callbacks = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else callbacks
-        return [*callbacks, _StopWhenStuck(self._train_network)]
+        return [*callbacks, _WatchSink(self._train_network)]
 
     def _build_train_network(self):
         if self._optimizer is not None and not self._loss_scale_manager_set:
@@ -138,16 +143,21 @@ class Model(NativeModel):
         return step
 
 
-class _StopWhenStuck(Callback):
+class _WatchSink(Callback):
     """In a data sink the step is part of a larger graph and is not called; this looks once a sink."""
 
     def __init__(self, step):
         super().__init__()
         self._step = step
 
-    def on_train_step_end(self, run_context):
+    def on_train_step_begin(self, run_context):
         if run_context.original_args().dataset_sink_mode:
-            self._step.check_consecutive_overflows()
+            self._step.watch.before(self._step)
+
+    def on_train_step_end(self, run_context):
+        arguments = run_context.original_args()
+        if arguments.dataset_sink_mode:
+            self._step.watch.after(self._step, getattr(arguments, "net_outputs", None), whole_sink=True)
 
 
 def _default_manager(level):

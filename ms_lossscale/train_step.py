@@ -6,10 +6,11 @@ from mindspore.context import ParallelMode
 
 from ms_lossscale.gradients import Seed, Unscale
 from ms_lossscale.overflow.table import build, choose
+from ms_lossscale.overflow.values import gives_row_tensors
 from ms_lossscale.scale_argument import check_training_parts, initial_scale, scale_tensor
 from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS
-from ms_lossscale.update_cell import UpdateCell
-from ms_lossscale.watch import Watch
+from ms_lossscale.update_cell import Flag, UpdateCell
+from ms_lossscale.watch import Watch, check_watch_options
 
 
 class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
@@ -49,7 +50,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
 
     Attributes:
         scale_sense (Parameter): The live scale, float32.
-        applied_steps, skipped_steps (Parameter): The steps that ran the optimizer and that did not, int32.
+        applied_steps (Parameter): The steps that ran the optimizer, int32.
+        skipped_steps (Parameter): The steps that overflowed and did not, int32.
         consecutive_overflows (Parameter): The steps skipped since the last applied one, int32.
 
     Raises:
@@ -81,22 +83,26 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
 
     def __init__(self, network, optimizer, scale_sense, *, max_consecutive_overflows=MAX_CONSECUTIVE_OVERFLOWS,
                  check_interval=100, fit_loss_dtype=False):
+        # MindSpore 2.0.0 prints a complaint of its own about a Cell that raises before it is one.
+        nn.Cell.__init__(self)
         check_training_parts(network, optimizer)
-        watch = Watch("TrainOneStepWithLossScaleCell", max_consecutive_overflows, check_interval, fit_loss_dtype)
+        options = check_watch_options(
+            "TrainOneStepWithLossScaleCell", max_consecutive_overflows=max_consecutive_overflows,
+            check_interval=check_interval, fit_loss_dtype=fit_loss_dtype)
         scale = initial_scale(scale_sense)
         super().__init__(network, optimizer, sens=None)
         self.scale_sense = Parameter(scale, name="scale_sense", requires_grad=False)
         self.loss_scaling_manager = scale_sense if isinstance(scale_sense, nn.Cell) else None
-        if isinstance(scale_sense, UpdateCell):
-            scale_sense.follow(self.scale_sense)
         self.applied_steps = _counter("applied_steps")
         self.skipped_steps = _counter("skipped_steps")
         self.consecutive_overflows = _counter("consecutive_overflows")
-        self._watch = watch
+        self.watch = Watch(**options)
         self.is_distributed = self.parallel_mode != ParallelMode.STAND_ALONE
+        self._flag = Flag()
         self._seed = Seed()
         self._unscale = Unscale()
         self.detector = build(choose(), self.is_distributed, len(self.weights))
+        self.detector.row_tensors = gives_row_tensors(network)
         # What subclasses written for MindSpore's step reach for.
         self.hyper_map = ops.HyperMap()
         self.base = Tensor(1, ms.float32)
@@ -104,6 +110,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         self.less_equal = ops.LessEqual()
         self.allreduce = ops.AllReduce()
         self.enable_tuple_broaden = True
+        if isinstance(scale_sense, UpdateCell):
+            scale_sense.follow(self.scale_sense)
 
     def construct(self, *inputs):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)
@@ -116,8 +124,9 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         return loss, overflow, self.scale_sense + 0.0
 
     def __call__(self, *inputs, **kwargs):
+        self.watch.before(self)
         outputs = super().__call__(*inputs, **kwargs)
-        self._watch.after_call(self, outputs)
+        self.watch.after(self, outputs)
         return outputs
 
     def get_loss_scale(self):
@@ -136,7 +145,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         Raises:
             RuntimeError: If more than `max_consecutive_overflows` did.
         """
-        self._watch.check_consecutive_overflows(self)
+        self.watch.check_consecutive_overflows(self)
 
     def set_sense_scale(self, sens):
         """
@@ -217,7 +226,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         Returns:
             Tensor, what the update cell returned, else `overflow`.
         """
-        overflow = self._count(overflow)
+        overflow = self._count(self._flag(overflow))
         if self.loss_scaling_manager is not None:
             return self.loss_scaling_manager(self.scale_sense, overflow)
         return overflow

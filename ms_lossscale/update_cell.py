@@ -3,8 +3,25 @@
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-from ms_lossscale._errors import check_scale
+from ms_lossscale._errors import check_flag, check_scale, message
 from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, make_rule
+
+
+def as_flag(who, overflow):
+    """Return `overflow` as a bool Tensor of shape (); raise unless it is a flag."""
+    if isinstance(overflow, Tensor) and overflow.dtype == ms.bool_ and overflow.shape == ():
+        return overflow
+    return Tensor(check_flag(who, "overflow", overflow), ms.bool_)
+
+
+class Flag(nn.Cell):
+    """An overflow flag as it is in a graph; outside one, as `as_flag` returns it."""
+
+    def construct(self, overflow):
+        return overflow
+
+    def __call__(self, overflow):
+        return as_flag("process_loss_scale", overflow)
 
 
 class UpdateCell(nn.Cell):
@@ -15,8 +32,17 @@ class UpdateCell(nn.Cell):
         self.loss_scale_value = loss_scale_value
         self.follow(None)
 
+    def __call__(self, loss_scale, overflow):
+        # Not in a graph: a graph takes `construct`.
+        return super().__call__(loss_scale, as_flag(type(self).__name__, overflow))
+
     def follow(self, scale_sense):
-        """Let `get_loss_scale` report `scale_sense`, the live Parameter of the step that owns this cell."""
+        """
+        Let `get_loss_scale` report the live scale of the step that owns this cell; the step calls it once it is built.
+
+        Args:
+            scale_sense (Parameter): The step's scale.
+        """
         # Past Cell.__setattr__, which would take the step's Parameter for one of this cell's own.
         self.__dict__["_live_scale"] = scale_sense
 
@@ -42,7 +68,8 @@ class FixedLossScaleUpdateCell(UpdateCell):
 
     Inputs:
         - **loss_scale** (Parameter) - The step's loss scale, ignored.
-        - **overflow** (Tensor) - Whether the step overflowed, a bool of shape :math:`()`.
+        - **overflow** (Tensor) - Whether the step overflowed, a bool of shape :math:`()`; outside a graph a Python
+          bool, too.
 
     Outputs:
         Tensor, the input `overflow`.
@@ -61,7 +88,8 @@ class FixedLossScaleUpdateCell(UpdateCell):
     """
 
     def __init__(self, loss_scale_value):
-        super().__init__(check_scale("FixedLossScaleUpdateCell", "loss_scale_value", loss_scale_value))
+        super().__init__(loss_scale_value)
+        check_scale("FixedLossScaleUpdateCell", "loss_scale_value", loss_scale_value)
 
     def construct(self, loss_scale, overflow):
         return overflow
@@ -89,12 +117,13 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         backoff_factor (float): What an overflow multiplies by, above 0 and at most 1. Default: ``None`` , the
             float32 reciprocal of `scale_factor`.
         hysteresis (int): How many overflows leave the scale as it is before one shrinks it. Default: ``0`` .
-        consecutive_hysteresis (bool): If True, every clean step restores what `hysteresis` allows; if False, only
-            growth does. Default: ``False`` .
+        consecutive_hysteresis (bool): If True, every clean step restores what `hysteresis` allows; if False, only a
+            full window of them does. Default: ``False`` .
 
     Inputs:
         - **loss_scale** (Parameter) - The step's loss scale, float32 of shape :math:`()` or :math:`(1,)`; updated.
-        - **overflow** (Tensor) - Whether the step overflowed, a bool of shape :math:`()`.
+        - **overflow** (Tensor) - Whether the step overflowed, a bool of shape :math:`()`; outside a graph a Python
+          bool, too.
 
     Outputs:
         Tensor, the input `overflow`.
@@ -120,10 +149,11 @@ class DynamicLossScaleUpdateCell(UpdateCell):
     def __init__(self, loss_scale_value, scale_factor, scale_window, *,
                  min_loss_scale=MIN_LOSS_SCALE, max_loss_scale=MAX_LOSS_SCALE, growth_factor=None,
                  backoff_factor=None, hysteresis=0, consecutive_hysteresis=False):
+        # First: MindSpore 2.0.0 prints a complaint of its own about a Cell that raises before it is one.
+        super().__init__(loss_scale_value)
         rule = make_rule("DynamicLossScaleUpdateCell", "loss_scale_value", loss_scale_value, scale_factor,
                          scale_window, min_loss_scale, max_loss_scale, growth_factor, backoff_factor,
                          hysteresis, consecutive_hysteresis)
-        super().__init__(loss_scale_value)
         self.scale_window = Tensor(int(rule.window), ms.int32)
         self.scale_factor = Tensor(float(scale_factor), ms.float32)
         self.growth_factor = Tensor(float(rule.growth), ms.float32)
@@ -137,13 +167,20 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         if self.hysteresis > 0:
             self.tolerated_overflows = _counter(0, "tolerated_overflows")
 
+    def __call__(self, loss_scale, overflow):
+        if not isinstance(loss_scale, Tensor) or loss_scale.dtype not in (ms.float32, ms.float64):
+            raise TypeError(message(type(self).__name__, "loss_scale", "a float32 Parameter", loss_scale))
+        if loss_scale.shape not in ((), (1,)):
+            raise ValueError(message(type(self).__name__, "loss_scale", "a Parameter of shape () or (1,)", loss_scale))
+        return super().__call__(loss_scale, overflow)
+
     def construct(self, loss_scale, overflow):
         grow = ops.less_equal(self.scale_window, self.cur_iter - self.last_overflow_iter)
-        shrunk = ops.maximum(loss_scale * self.backoff_factor, self.minimum_loss_scale)
-        grown = ops.minimum(loss_scale * self.growth_factor, self.maximum_loss_scale)
+        shrunk = loss_scale * self.backoff_factor
         if self.hysteresis > 0:
             shrunk = ops.select(self._tolerate(overflow, grow), loss_scale, shrunk)
-        next_scale = ops.select(overflow, shrunk, ops.select(grow, grown, loss_scale))
+        moved = ops.select(overflow, shrunk, ops.select(grow, loss_scale * self.growth_factor, loss_scale))
+        next_scale = ops.minimum(ops.maximum(moved, self.minimum_loss_scale), self.maximum_loss_scale)
         last_move = ops.select(ops.logical_or(overflow, grow), self.cur_iter, self.last_overflow_iter)
         next_iter = self.cur_iter + 1
         ops.assign(loss_scale, next_scale)
