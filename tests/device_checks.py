@@ -9,10 +9,11 @@ from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCe
 
 SCALE = 2.0**10
 FORWARD, BACKWARD, REDUCTION = "hidden forward", "hidden backward", "reduction"
+ASIDE = "aside forward"  # its value, once clamped, changes neither loss nor gradients: only the register tells
 
 
 class Network(nn.Cell):
-    """Two layers with an operator of the device after each, and a loss."""
+    """Two layers with an operator of the device after each, one more operator aside, and a loss."""
 
     def __init__(self, device):
         super().__init__()
@@ -21,9 +22,11 @@ class Network(nn.Cell):
         self.second = nn.Dense(4, 2, weight_init=Tensor(rng.randn(2, 4), ms.float32), bias_init="zeros")
         self.hidden = Passing(device, "hidden")
         self.output = Passing(device, "output")
+        self.aside = Passing(device, "aside")
 
     def construct(self, x, label):
-        return ((self.output(self.second(self.hidden(self.first(x)))) - label) ** 2).mean()
+        loss = ((self.output(self.second(self.hidden(self.first(x)))) - label) ** 2).mean()
+        return loss + self.aside(x).mean() * 0.0
 
 
 class Reduction(nn.Cell):
@@ -126,6 +129,11 @@ def check_the_register_is_clean_before_the_gate(training):
         events = [event for event in training.device.events if event != "optimizer"]
         assert events[0] == events[-1] == "clear"
         assert events.count("clear") == 2
+
+
+def check_the_forward_pass_runs_once_and_is_watched(training):
+    check_each_operator_runs_once(training)
+    check_overflow_skips_the_step_and_the_next_is_applied(training, ASIDE)
 
 
 def check_each_operator_runs_once(training):

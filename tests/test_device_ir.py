@@ -13,8 +13,8 @@ from mindspore import Parameter, Tensor, nn, ops
 
 import ms_lossscale
 
-pytestmark = pytest.mark.skipif(not hasattr(ms._c_expression, "dump_func_graph"),
-                                reason="MindSpore before 2.9 cannot show a compiled graph as text")
+needs_dump = pytestmark = pytest.mark.skipif(not hasattr(ms._c_expression, "dump_func_graph"),
+                                             reason="MindSpore before 2.9 cannot show a compiled graph as text")
 
 CLEAR, GET = "NPUClearFloatStatusV2", "NPUGetFloatStatusV2"
 LOOKING = {  # the operators a device looks for overflow with, for a step with four gradients
@@ -31,9 +31,19 @@ FLAG_OPERATORS = ("Equal", "NotEqual", "Greater", "LessEqual", "ReduceAll", "Red
 COUNTERS = Counter(Cast=1, AssignAdd=2, Sub=1, Add=1, Mul=1, Assign=1)
 EXTRAS = COUNTERS + Counter(Minimum=1) + Counter(Add=1) + Counter({CLEAR: 1}) + Counter(Cast=2)
 
-every_device = pytest.mark.parametrize("device", DEVICES)
-every_register = pytest.mark.parametrize("device", ["910A", "910B saturation"])
-ranks = pytest.mark.parametrize("together", [False, True], ids=["alone", "distributed"])
+FAST = [("910A", False), ("910A", True), ("910B AllFinite", False), ("910B IsFinite", True), ("GPU", False)]
+
+
+def steps(*devices):
+    """Parametrize over these devices, each alone and as one of several ranks; all but a few are left to slow runs."""
+    return pytest.mark.parametrize("device, together", [
+        pytest.param(device, together, id=f"{device} {'distributed' if together else 'alone'}",
+                     marks=() if (device, together) in FAST else pytest.mark.slow)
+        for device in devices for together in (False, True)])
+
+
+every_device = steps(*DEVICES)
+every_register = steps("910A", "910B saturation")
 authors = pytest.mark.parametrize("package", [ms_lossscale, nn], ids=["ours", "MindSpore's"])
 
 
@@ -69,12 +79,12 @@ def compiled(device, together, package=ms_lossscale):
 
 def first_and_last_clear(graph):
     """Return the two clearings in the order in which they must run."""
+    assert len(graph.named(CLEAR)) == 2
     one, other = graph.named(CLEAR)
     return (one, other) if one in graph.ancestors(other) else (other, one)
 
 
 @every_device
-@ranks
 def test_the_step_looks_for_overflow_with_the_devices_operators_and_no_others(device, together):
     every = {name for looking in LOOKING.values() for name in looking}
     used = compiled(device, together).operators()
@@ -84,7 +94,6 @@ def test_the_step_looks_for_overflow_with_the_devices_operators_and_no_others(de
 
 
 @every_device
-@ranks
 def test_the_forward_and_the_backward_pass_are_mindspores_and_run_once(device, together):
     ours, theirs = compiled(device, together), compiled(device, together, nn)
     extra = Counter({CLEAR: 1}) if CLEAR in LOOKING[device] else Counter()
@@ -93,7 +102,6 @@ def test_the_forward_and_the_backward_pass_are_mindspores_and_run_once(device, t
 
 
 @every_register
-@ranks
 def test_every_operator_of_both_passes_waits_for_the_first_clearing(device, together):
     step = compiled(device, together)
     clear, _ = first_and_last_clear(step.entry)
@@ -106,7 +114,6 @@ def test_every_operator_of_both_passes_waits_for_the_first_clearing(device, toge
 
 
 @every_register
-@ranks
 def test_nothing_is_computed_before_the_first_clearing(device, together):
     graph = compiled(device, together).entry
     clear, _ = first_and_last_clear(graph)
@@ -114,7 +121,6 @@ def test_nothing_is_computed_before_the_first_clearing(device, together):
 
 
 @every_register
-@ranks
 def test_the_register_is_read_after_loss_gradients_unscaling_and_reduction(device, together):
     step = compiled(device, together)
     (get,) = step.entry.named(GET)
@@ -123,7 +129,6 @@ def test_the_register_is_read_after_loss_gradients_unscaling_and_reduction(devic
 
 
 @every_register
-@ranks
 def test_the_register_is_cleared_once_more_between_its_reading_and_the_gate(device, together):
     step = compiled(device, together)
     (get,) = step.entry.named(GET)
@@ -141,7 +146,6 @@ def flag_reduction(graph, device):
 
 
 @every_device
-@ranks
 def test_the_flag_is_reduced_once_over_the_ranks_as_float32_and_not_at_all_alone(device, together):
     step = compiled(device, together)
     reductions = flag_reduction(step.entry, device)
@@ -153,7 +157,6 @@ def test_the_flag_is_reduced_once_over_the_ranks_as_float32_and_not_at_all_alone
 
 
 @every_device
-@ranks
 def test_the_gate_waits_for_the_loss_and_every_gradient_as_the_optimizer_takes_it(device, together):
     step = compiled(device, together)
     assert len(set(step.gradients())) == 4
@@ -162,7 +165,6 @@ def test_the_gate_waits_for_the_loss_and_every_gradient_as_the_optimizer_takes_i
 
 
 @every_device
-@ranks
 @authors
 def test_the_optimizer_runs_only_in_the_branch_without_overflow(device, together, package):
     step = compiled(device, together, package)
@@ -174,7 +176,6 @@ def test_the_optimizer_runs_only_in_the_branch_without_overflow(device, together
 
 
 @every_device
-@ranks
 @authors
 def test_nothing_but_the_overflow_flag_gates(device, together, package):
     step = compiled(device, together, package)
@@ -182,7 +183,6 @@ def test_nothing_but_the_overflow_flag_gates(device, together, package):
 
 
 @every_device
-@ranks
 def test_the_step_has_no_more_operators_than_mindspores_and_the_closed_list(device, together):
     ours, theirs = compiled(device, together).operators(), compiled(device, together, nn).operators()
     saved = sum(theirs[name] - ours[name] for name in FLAG_OPERATORS)

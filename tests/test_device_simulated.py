@@ -5,7 +5,7 @@ import functools
 import device_checks as checks
 import mindspore as ms
 import pytest
-from device_checks import BACKWARD, FORWARD, REDUCTION, Training, history
+from device_checks import ASIDE, BACKWARD, FORWARD, REDUCTION, Training, history
 from devices import DEVICES
 from mindspore import ops
 
@@ -67,6 +67,11 @@ def test_an_overflow_at_one_place_skips_its_step_and_only_its_step(training, pla
     checks.check_overflow_skips_the_step_and_the_next_is_applied(training, place)
 
 
+@every_register
+def test_an_overflow_that_neither_loss_nor_gradients_show_skips_its_step(training):
+    checks.check_overflow_skips_the_step_and_the_next_is_applied(training, ASIDE)
+
+
 @every_device
 def test_forward_and_backward_run_once(training):
     checks.check_each_operator_runs_once(training)
@@ -92,7 +97,8 @@ def test_the_register_is_cleared_first_and_last(training):
     checks.check_the_register_is_clean_before_the_gate(training)
 
 
-@every_device
+@pytest.mark.parametrize("name", ["910A", "GPU", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+    "910B saturation", "910B IsFinite"))])
 def test_one_overflowing_rank_skips_the_step_everywhere(name, mode):
     training = Training(name, ranks=True)
     checks.check_an_overflow_of_another_rank_skips_the_step(training)
