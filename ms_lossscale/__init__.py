@@ -9,12 +9,18 @@ except ModuleNotFoundError as error:
         "ms_lossscale needs MindSpore, which is not installed. On a laptop: pip install 'ms_lossscale[cpu]'. "
         "For Ascend or GPU install the MindSpore of your platform.", name="mindspore") from None
 
+from ms_lossscale import conversion as _conversion  # noqa: F401
 from ms_lossscale._errors import CheckpointWarning, LossScaleWarning, SeedOverflowWarning
 from ms_lossscale.checkpoint import load_checkpoint
+from ms_lossscale.dynamic_loss_scale import DynamicLossScale
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
+from ms_lossscale.finite import all_finite
+from ms_lossscale.get_loss_scale import get_loss_scale
+from ms_lossscale.loss_scale import FixedLossScale, LossScale
 from ms_lossscale.manager import FixedLossScaleManager, LossScaleManager
 from ms_lossscale.model import Model, build_train_network
 from ms_lossscale.patch import patch
+from ms_lossscale.scaler import DynamicLossScaler, LossScaler, StaticLossScaler
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 
@@ -22,16 +28,24 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointWarning",
+    "DynamicLossScale",
     "DynamicLossScaleManager",
     "DynamicLossScaleUpdateCell",
+    "DynamicLossScaler",
+    "FixedLossScale",
     "FixedLossScaleManager",
     "FixedLossScaleUpdateCell",
+    "LossScale",
     "LossScaleManager",
     "LossScaleWarning",
+    "LossScaler",
     "Model",
     "SeedOverflowWarning",
+    "StaticLossScaler",
     "TrainOneStepWithLossScaleCell",
+    "all_finite",
     "build_train_network",
+    "get_loss_scale",
     "load_checkpoint",
     "patch",
 ]

@@ -8,12 +8,13 @@ from mindspore import Tensor, nn
 from mindspore.amp import LossScaleManager as NativeLossScaleManager
 
 from ms_lossscale._errors import check_bool, check_number, check_scale, check_state_names
+from ms_lossscale.convertible import Convertible
 from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS
 from ms_lossscale.update_cell import FixedLossScaleUpdateCell
 from ms_lossscale.watch import check_watch_options
 
 
-class LossScaleManager(NativeLossScaleManager):
+class LossScaleManager(Convertible, NativeLossScaleManager):
     """
     Base class of the loss scale managers.
 

@@ -14,7 +14,7 @@ from mindspore import Model as NativeModel
 from mindspore import amp, nn
 from mindspore.train.amp import build_train_network as native_build_train_network
 
-from ms_lossscale import dynamic_manager, manager, model, train_step, update_cell
+from ms_lossscale import dynamic_manager, finite, manager, model, scaler, train_step, update_cell
 
 NATIVE_STEP = nn.TrainOneStepWithLossScaleCell
 STEP_MODULE = native_step_module.__name__
@@ -29,6 +29,10 @@ REPLACEMENTS = (
     (NATIVE_STEP, train_step.TrainOneStepWithLossScaleCell),
     (NativeModel, model.Model),
     (native_build_train_network, model.build_train_network),
+    (amp.LossScaler, scaler.LossScaler),
+    (amp.StaticLossScaler, scaler.StaticLossScaler),
+    (amp.DynamicLossScaler, scaler.DynamicLossScaler),
+    (amp.all_finite, finite.all_finite),
 )
 
 
@@ -38,9 +42,9 @@ class patch:
 
     As a call it holds until `undo`; as a context manager until the block ends. Calls nest: the last to end restores
     MindSpore's names. Every module attribute that is bound to one of MindSpore's names is redirected, and so are
-    imports made meanwhile: Model, build_train_network, the three managers, the two update cells and the step.
-    A class that was derived from MindSpore's step before stays what it is, and a warning names it. What a module of
-    yours imported meanwhile, it keeps. The redirection holds for all threads.
+    imports made meanwhile: Model, build_train_network, the three managers, the two update cells, the step, the three
+    functional scalers and all_finite. A class that was derived from MindSpore's step before stays what it is, and a
+    warning names it. What a module of yours imported meanwhile, it keeps. The redirection holds for all threads.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``

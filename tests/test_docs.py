@@ -36,14 +36,23 @@ IDS = [str(path.relative_to(ROOT)) for path in RUNNABLE]
 
 
 def public_methods(cls):
-    """Return the methods that this package defines and describes, by name, in alphabetical order."""
+    """Return {name: (function, signature as called)} of the methods that this package defines and describes, sorted."""
     found = {}
     for base in reversed(cls.__mro__):
         if base.__module__.split(".")[0] == "ms_lossscale":
-            found.update({name: value for name, value in vars(base).items()
-                          if not name.startswith("_") and inspect.isfunction(value) and value.__doc__
-                          and not hasattr(value, "__wrapped__")})  # MindSpore's own method, wrapped
+            found.update({name: method_of(value) for name, value in vars(base).items()
+                          if not name.startswith("_") and method_of(value)[0] is not None})
     return dict(sorted(found.items()))
+
+
+def method_of(value):
+    """Return (function, signature as called), or (None, None) for what is no method of this package with a text."""
+    function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+    if not inspect.isfunction(function) or not function.__doc__:
+        return None, None
+    if hasattr(function, "__wrapped__"):  # MindSpore's own method, wrapped
+        return None, None
+    return function, inspect.signature(function) if isinstance(value, staticmethod) else without_self(function)
 
 
 def code_objects():
@@ -53,8 +62,8 @@ def code_objects():
         value = getattr(ms_lossscale, name)
         found[f"ms_lossscale.{name}"] = value, signature_of_call(value)
         if inspect.isclass(value):
-            found.update({f"ms_lossscale.{name}.{method}": (function, without_self(function))
-                          for method, function in public_methods(value).items()})
+            found.update({f"ms_lossscale.{name}.{method}": described
+                          for method, described in public_methods(value).items()})
     return found
 
 

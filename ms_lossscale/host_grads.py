@@ -1,0 +1,54 @@
+"""Whether gradients are finite, as TensorFlow sees it: for the loss scales that live on the host."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from ms_lossscale._errors import message
+from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, RowTensor
+from ms_lossscale.finite import all_finite, leaves
+
+RULE = "float Tensors, RowTensors, arrays or numbers, in tuples, lists or dicts"
+
+
+def grads_are_finite(grads: object) -> bool:
+    """Return whether all are finite; None counts for nothing."""
+    tensors, finite = [], True
+    for grad in leaves(grads):
+        if isinstance(grad, RowTensor):
+            tensors.append(_float_tensor(grad.values))
+            finite = finite and _sums_are_finite(grad)
+        elif isinstance(grad, Tensor):
+            tensors.append(_float_tensor(grad))
+        else:
+            finite = finite and bool(np.isfinite(_float_array(grad)).all())
+    return finite and (not tensors or bool(all_finite(tuple(tensors))))
+
+
+def _float_tensor(grad: Tensor) -> Tensor:
+    if grad.dtype not in FLOAT_DTYPES:
+        raise TypeError(message("update", "grads", RULE, grad.dtype))
+    return grad
+
+
+def _float_array(grad: object) -> np.ndarray:
+    array = np.asarray(grad)
+    if array.dtype.kind == "O":
+        raise ValueError(message("update", "grads", RULE, grad))
+    if array.dtype.kind != "f":
+        raise TypeError(message("update", "grads", RULE, grad))
+    return array
+
+
+def _sums_are_finite(grad: RowTensor) -> bool:
+    """Rows given twice are added up, as TensorFlow does before it looks."""
+    rows, place = np.unique(grad.indices.asnumpy(), return_inverse=True)
+    if len(rows) == len(place):
+        return True
+    values = (grad.values.astype(ms.float32) if grad.values.dtype in BFLOAT16 else grad.values).asnumpy()
+    sums = np.zeros((len(rows), *values.shape[1:]), values.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.add.at(sums, place.reshape(-1), values)
+    return bool(np.isfinite(sums).all())
