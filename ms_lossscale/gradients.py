@@ -5,23 +5,25 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops.primitive import constexpr
 
 from ms_lossscale._errors import check_tensors
-from ms_lossscale._versions import FLOAT_DTYPES, HALF_DTYPES, RowTensor
+from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, HALF_DTYPES, RowTensor
 
-_unscale = ops.MultitypeFuncGraph("unscale")
+times = ops.MultitypeFuncGraph("times")
 
 
-@_unscale.register("Tensor", "Tensor")
-def _unscale_tensor(inverse, grad):
-    dtype = ops.dtype(grad)
+@times.register("Tensor", "Tensor")
+def times_tensor(factor, value):
+    """Return `value` times the float32 `factor`, in the dtype of `value`."""
+    dtype = ops.dtype(value)
     if dtype in HALF_DTYPES:
         # A float16 reciprocal of 2**25 is 0: multiply in float32 and round once.
-        return ops.cast(ops.cast(grad, ms.float32) * inverse, dtype)
-    return grad * ops.cast(inverse, dtype)
+        return ops.cast(ops.cast(value, ms.float32) * factor, dtype)
+    return value * ops.cast(factor, dtype)
 
 
-@_unscale.register("Tensor", "RowTensor")
-def _unscale_row_tensor(inverse, grad):
-    return RowTensor(grad.indices, _unscale_tensor(inverse, grad.values), grad.dense_shape)
+@times.register("Tensor", "RowTensor")
+def times_row_tensor(factor, value):
+    """Return `value` with its values multiplied."""
+    return RowTensor(value.indices, times_tensor(factor, value.values), value.dense_shape)
 
 
 @constexpr
@@ -43,6 +45,8 @@ class Seed(nn.Cell):
             refuse_loss(ops.dtype(loss))
         # After the loss, so after an overflow register was cleared: the cast of a large scale may raise it.
         scale = ops.depend(ops.reshape(scale, ()), loss)
+        if ops.dtype(loss) in BFLOAT16:  # PYNATIVE mode on CPU has no bfloat16 ones_like
+            return ops.cast(ops.ones_like(ops.cast(loss, ms.float32)) * scale, ops.dtype(loss))
         return ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
 
 
@@ -60,4 +64,4 @@ class Unscale(nn.Cell):
 
     def construct(self, grads, scale):
         inverse = self.reciprocal(ops.reshape(scale, ()))
-        return self.hyper_map(ops.partial(_unscale, inverse), grads)
+        return self.hyper_map(ops.partial(times, inverse), grads)
