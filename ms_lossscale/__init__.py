@@ -14,13 +14,14 @@ from ms_lossscale._errors import CheckpointWarning, LossScaleWarning, SeedOverfl
 from ms_lossscale.checkpoint import load_checkpoint
 from ms_lossscale.dynamic_loss_scale import DynamicLossScale
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
+from ms_lossscale.dynamic_scaler import DynamicLossScaler
 from ms_lossscale.finite import all_finite
 from ms_lossscale.get_loss_scale import get_loss_scale
 from ms_lossscale.loss_scale import FixedLossScale, LossScale
 from ms_lossscale.manager import FixedLossScaleManager, LossScaleManager
 from ms_lossscale.model import Model, build_train_network
 from ms_lossscale.patch import patch
-from ms_lossscale.scaler import DynamicLossScaler, LossScaler, StaticLossScaler
+from ms_lossscale.scaler import LossScaler, StaticLossScaler
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 

@@ -16,11 +16,10 @@ _number_of_scaler = count(1)
 
 
 class HeldScale:
-    """Holds `scale_value`; `state_names` are the attributes that are state, all of them Parameters."""
-
-    state_names = ("scale_value",)
+    """Holds `scale_value` and other state, each in a Parameter of its own; `state_names` are their names."""
 
     def __init__(self, **state: float) -> None:
+        self.state_names = tuple(state)
         # In a graph two Parameters must not have the same name; of one scaler, they are MindSpore's.
         number = next(_number_of_scaler)
         for name, value in state.items():
@@ -102,7 +101,7 @@ class HeldScale:
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        HeldScale.__init__(self, **{name: state[name] for name in self.state_names})
+        HeldScale.__init__(self, **{name: state[name] for name in state["state_names"]})
 
     def _check_state(self, **state):
         """Raise unless these numbers are a state that the scaler can be in."""

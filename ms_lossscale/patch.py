@@ -14,7 +14,7 @@ from mindspore import Model as NativeModel
 from mindspore import amp, nn
 from mindspore.train.amp import build_train_network as native_build_train_network
 
-from ms_lossscale import dynamic_manager, finite, manager, model, scaler, train_step, update_cell
+from ms_lossscale import dynamic_manager, dynamic_scaler, finite, manager, model, scaler, train_step, update_cell
 
 NATIVE_STEP = nn.TrainOneStepWithLossScaleCell
 STEP_MODULE = native_step_module.__name__
@@ -31,7 +31,7 @@ REPLACEMENTS = (
     (native_build_train_network, model.build_train_network),
     (amp.LossScaler, scaler.LossScaler),
     (amp.StaticLossScaler, scaler.StaticLossScaler),
-    (amp.DynamicLossScaler, scaler.DynamicLossScaler),
+    (amp.DynamicLossScaler, dynamic_scaler.DynamicLossScaler),
     (amp.all_finite, finite.all_finite),
 )
 

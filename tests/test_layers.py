@@ -22,9 +22,10 @@ LAYERS = (
     ("double_unscale", "host_grads", "loss_scale"),
     ("dynamic_loss_scale", "held_scale"),
     ("checkpoint", "get_loss_scale", "model", "scaler"),
-    ("conversion",),
+    ("conversion", "dynamic_scaler"),
     ("patch",),
     ("callback", "diagnose"),
+    ("commands.trial",),
     ("commands.check", "commands.demo", "commands.plot", "commands.run"),
     ("__main__",),
 )
