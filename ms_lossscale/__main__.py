@@ -3,7 +3,10 @@
 import importlib
 import sys
 
-COMMANDS = {"demo": "train a network in float16 with and without loss scaling, and compare"}
+COMMANDS = {
+    "check": "tell how overflow is found on this machine, and whether loss scaling works here",
+    "demo": "train a network in float16 with and without loss scaling, and compare",
+}
 
 
 def main(argv=None):

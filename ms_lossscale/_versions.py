@@ -46,6 +46,18 @@ def ascend_chip() -> str:
     return "910A"  # 2.0.0 knows no other: its step always takes the register
 
 
+def chip_facts() -> dict[str, object]:
+    """Return what MindSpore itself says about the Ascend chip, for people to read."""
+    native = ms._c_expression.MSContext.get_instance()
+    facts = {}
+    if hasattr(native, "get_ascend_soc_version"):
+        facts["name"] = native.get_ascend_soc_version()
+    if hasattr(native, "ascend_soc_supports_feature"):
+        for feature in ("amp_loss_scale_train_classic_target", "train_hq_dtype_line"):
+            facts[feature] = native.ascend_soc_supports_feature(feature)
+    return facts
+
+
 # 910_93 and 950 answer like 910B. 950 is MindSpore 2.9's; before it no MindSpore drives that chip.
 _910B_NAMES = ("ascend910b", "ascend910_93", "ascend950")
 

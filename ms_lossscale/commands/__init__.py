@@ -1,0 +1,1 @@
+"""The commands of ``python -m ms_lossscale``, one file each."""
