@@ -5,11 +5,11 @@ import functools
 import device_checks as checks
 import mindspore as ms
 import pytest
-from device_checks import ASIDE, BACKWARD, FORWARD, REDUCTION, Training, history
+from device_checks import APPLIED, ASIDE, BACKWARD, FORWARD, REDUCTION, SKIPPED, Training, history
 from devices import DEVICES
 from mindspore import ops
 
-from ms_lossscale import _versions
+from ms_lossscale import TrainOneStepWithLossScaleCell, _versions
 
 every_device = pytest.mark.parametrize("name", [
     pytest.param(name, marks=pytest.mark.skipif(device.detector == "all_finite" and _versions.AllFinite is None,
@@ -103,3 +103,49 @@ def test_one_overflowing_rank_skips_the_step_everywhere(name, mode):
     training = Training(name, ranks=True)
     checks.check_an_overflow_of_another_rank_skips_the_step(training)
     checks.check_an_overflow_of_another_rank_skips_the_step(training, ranks=256)
+
+
+class ClearedFirst(TrainOneStepWithLossScaleCell):
+    """A step of one's own as the docs recommend it: the check starts before the network."""
+
+    def construct(self, x, label):
+        status, inputs = self.start_overflow_check(self.scale_sense, (x, label))
+        loss = self.network(*inputs)
+        grads = self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss))
+        grads = self.grad_reducer(self.unscale(grads))
+        overflow = self.get_overflow_status(status, grads)
+        if not self.process_loss_scale(overflow):
+            loss = ops.depend(loss, self.optimizer(grads))
+        return loss, overflow, self.scale_sense.value()
+
+
+class ClearedBetween(TrainOneStepWithLossScaleCell):
+    """A step of one's own as MindSpore 2.0 wrote it: the check starts between the loss and the gradients."""
+
+    def construct(self, x, label):
+        loss = self.network(x, label)
+        status, scale = self.start_overflow_check(loss, self.scale_sense)
+        seed = ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
+        grads = self.grad(self.network, self.weights)(x, label, seed)
+        grads = self.grad_reducer(self.unscale(grads))
+        overflow = self.get_overflow_status(status, grads)
+        if not self.process_loss_scale(overflow):
+            loss = ops.depend(loss, self.optimizer(grads))
+        return loss, overflow, self.scale_sense.value()
+
+
+def test_a_step_of_ones_own_that_starts_the_check_first_sees_everything(mode):
+    training = Training("910A", cell=ClearedFirst)
+    checks.check_a_flag_from_before_is_ignored(training)
+    for place in (ASIDE, FORWARD, BACKWARD, REDUCTION):
+        assert training.run(place) == SKIPPED
+        assert training.run() == APPLIED
+
+
+def test_a_step_of_ones_own_that_starts_the_check_after_the_loss_forgets_earlier_flags(mode):
+    training = Training("910A", cell=ClearedBetween)
+    checks.check_a_flag_from_before_is_ignored(training)
+    assert training.run(ASIDE) == APPLIED  # as with MindSpore's methods called there
+    for place in (BACKWARD, REDUCTION):
+        assert training.run(place) == SKIPPED
+        assert training.run() == APPLIED
