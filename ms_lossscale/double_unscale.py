@@ -60,11 +60,11 @@ class Record:
     def unscaling(self, inputs: object) -> None:
         """Gradients, or a loss, are to be unscaled."""
         tensors = _tensors(inputs)
-        alike = tuple(map(_shape_and_dtype, tensors))
+        bare = isinstance(inputs, (Tensor, RowTensor))
+        alike = "bare" if bare else tuple(map(_shape_and_dtype, tensors))
         self._unscaled[alike] += 1
         seen = any(id(tensor) in self._tensors for tensor in tensors)
-        if not isinstance(inputs, (Tensor, RowTensor)):
-            seen = seen or 0 < self._scaled < self._unscaled[alike]
+        seen = seen or (not bare and 0 < self._scaled < self._unscaled[alike])
         if seen:
             warnings.warn(
                 f"For '{self._owner}', 'unscale' was called again for gradients that it has already divided by the "
