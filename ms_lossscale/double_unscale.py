@@ -40,22 +40,23 @@ class Record:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._forget()
-
-    def _forget(self) -> None:
         self._tensors = {}
+        self._count_anew()
+
+    def _count_anew(self) -> None:
         self._scaled = 0
         self._unscaled = Counter()
 
     def scaling(self, inputs: object) -> None:
         """A loss is to be scaled; several may be, before their gradients are unscaled."""
         if self._unscaled:
-            self._forget()
+            self._count_anew()
+        self._tensors = {}
         self._scaled += 1
 
     def adjusting(self, inputs: object) -> None:
         """The step is over."""
-        self._forget()
+        self._count_anew()
 
     def unscaling(self, inputs: object) -> None:
         """Gradients, or a loss, are to be unscaled."""

@@ -52,6 +52,14 @@ def test_nor_the_same_gradients_again(mode, scaler):
         scaler.unscale(given)
 
 
+def test_nor_what_unscale_returned_before_adjust(mode, scaler):
+    scaler.scale(Tensor(1.0))
+    once = scaler.unscale(grads())
+    scaler.adjust(True)
+    with pytest.warns(LossScaleWarning, match=TWICE):
+        scaler.unscale(once)
+
+
 def test_nor_rows(mode, scaler):
     rows = scaler.unscale([RowTensor(Tensor([1], ms.int32), Tensor([[1.0, 2.0]]), (3, 2))])
     with pytest.warns(LossScaleWarning, match=TWICE):
@@ -65,7 +73,7 @@ def test_nor_gradients_that_were_clipped_meanwhile(mode, scaler):
         scaler.unscale(tuple(clipped))
 
 
-def test_a_step_as_mindsporess_tutorial_writes_it_is_silent(mode, scaler, silent):
+def test_a_step_as_mindspores_tutorial_writes_it_is_silent(mode, scaler, silent):
     for _ in range(4):
         loss = scaler.scale(Tensor(1.0))
         loss = scaler.unscale(loss)
