@@ -1,5 +1,6 @@
 """patch(): MindSpore's names are ours while it holds, however they were imported, and are MindSpore's after."""
 
+import contextlib
 import copy
 import importlib
 import importlib.util
@@ -7,7 +8,6 @@ import inspect
 import pickle
 import sys
 import threading
-import time
 import types
 import warnings
 
@@ -442,12 +442,15 @@ def test_threads_share_one_redirection(often):
 
 
 class Hesitant(patch):
-    """Leaves other threads time between looking at its state and changing it."""
+    """After looking at its state it waits a moment for another thread to look, too."""
+
+    meeting = threading.Barrier(2)
 
     @property
     def _active(self):
         seen = self.__dict__.get("state", False)
-        time.sleep(0.02)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.meeting.wait(0.5)
         return seen
 
     @_active.setter
@@ -458,6 +461,7 @@ class Hesitant(patch):
 def test_two_threads_end_one_patch_once():
     with patch():
         hesitant = Hesitant()
+        hesitant.meeting.reset()
         threads = [threading.Thread(target=hesitant.undo) for _ in range(2)]
         for thread in threads:
             thread.start()
