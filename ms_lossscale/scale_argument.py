@@ -51,7 +51,7 @@ def scale_tensor(who, name, scale, shape=None):
                                 "Make an instance of it." if isinstance(scale, type) else remedy))
     if scale.shape not in ((), (1,)):
         raise ValueError(message(who, name, "a Tensor of shape () or (1,)", scale))
-    if scale.dtype == ms.bool_ or not (scale.is_floating_point() or "Int" in str(scale.dtype)):
+    if not (scale.is_floating_point() or "Int" in str(scale.dtype)):
         raise TypeError(message(who, name, "a Tensor of a float or int dtype", scale))
     value = (scale.astype(ms.float32) if scale.dtype in BFLOAT16 else scale).asnumpy()
     check_scale(who, name, value.item())
