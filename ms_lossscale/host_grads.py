@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MappingView, Sequence
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from ms_lossscale._errors import message
+from ms_lossscale._errors import FLOAT32_MAX, message
 from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, RowTensor
-from ms_lossscale.finite import all_finite, leaves
+from ms_lossscale.finite import all_finite
 
 RULE = "float Tensors, RowTensors, arrays or numbers, in tuples, lists or dicts"
 
@@ -16,7 +18,7 @@ RULE = "float Tensors, RowTensors, arrays or numbers, in tuples, lists or dicts"
 def grads_are_finite(grads: object) -> bool:
     """Return whether all are finite; None counts for nothing."""
     tensors, finite = [], True
-    for grad in leaves(grads):
+    for grad in _leaves(grads):
         if isinstance(grad, RowTensor):
             tensors.append(_float_tensor(grad.values))
             finite = finite and _sums_are_finite(grad)
@@ -27,6 +29,17 @@ def grads_are_finite(grads: object) -> bool:
     return finite and (not tensors or bool(all_finite(tuple(tensors))))
 
 
+def _leaves(grads: object) -> Iterator:
+    """Yield what TensorFlow's nests hold, but None. Keys that cannot be sorted are a TypeError there, too."""
+    if isinstance(grads, Mapping):
+        grads = [grads[key] for key in sorted(grads)]
+    if isinstance(grads, (Sequence, MappingView)) and not isinstance(grads, (str, bytes)):
+        for item in grads:
+            yield from _leaves(item)
+    elif grads is not None:
+        yield grads
+
+
 def _float_tensor(grad: Tensor) -> Tensor:
     if grad.dtype not in FLOAT_DTYPES:
         raise TypeError(message("update", "grads", RULE, grad.dtype))
@@ -34,6 +47,8 @@ def _float_tensor(grad: Tensor) -> Tensor:
 
 
 def _float_array(grad: object) -> np.ndarray:
+    if isinstance(grad, float) and not isinstance(grad, np.generic) and FLOAT32_MAX < abs(grad) < np.inf:
+        raise ValueError(message("update", "grads", "inside float32 if a Python number", grad))
     array = np.asarray(grad)
     if array.dtype.kind == "O":
         raise ValueError(message("update", "grads", RULE, grad))

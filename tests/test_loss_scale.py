@@ -2,10 +2,11 @@
 
 import copy
 import pickle
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, deque, namedtuple
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
+from types import MappingProxyType
 
 import mindspore as ms
 import numpy as np
@@ -128,7 +129,8 @@ def test_calling_one_gives_a_new_float32_scalar(mode):
 
 BAD = [np.nan, np.inf, -np.inf]
 NESTS = [lambda x: x, lambda x: [x], lambda x: (None, x), lambda x: {"w": x}, lambda x: [[{"w": (x, None)}], 1.0],
-         lambda x: OrderedDict(a=1.0, b=[x]), lambda x: Pair(1.0, x)]
+         lambda x: OrderedDict(a=1.0, b=[x]), lambda x: Pair(1.0, x), lambda x: deque([1.0, x]),
+         lambda x: MappingProxyType({"w": x}), lambda x: {"w": x}.values()]
 FORMS = [Tensor, float, np.float16, np.float64, lambda value: np.array([1.0, value]),
          lambda value: Tensor([[1.0, value]], ms.float16),
          lambda value: RowTensor(Tensor([1], ms.int32), Tensor([[1.0, value]]), (3, 2)),
@@ -163,13 +165,14 @@ def test_no_gradients_are_a_good_step_without_a_word(nothing):
 
 
 @pytest.mark.parametrize("wrong, error", [
-    (object(), ValueError), ([1.0, {2.0}], ValueError), (Decimal(1), ValueError), (1, TypeError), (True, TypeError),
+    (object(), ValueError), ([1.0, {2.0}], ValueError), (1e300, ValueError), ({"w": 1.0, 1: 2.0}, TypeError),
+    (Decimal(1), ValueError), (1, TypeError), (True, TypeError),
     ("grad", TypeError), (1j, TypeError), (np.ones(2, int), TypeError), (Tensor(1, ms.int32), TypeError),
     ([Tensor(True)], TypeError), (RowTensor(Tensor([1], ms.int32), Tensor([[1]], ms.int32), (3, 1)), TypeError)],
     ids=repr)
 def test_what_is_no_gradient_is_refused_and_nothing_moves(wrong, error):
     loss_scale = DynamicLossScale(8, 2, 2)
-    with pytest.raises(error, match="'grads'"):
+    with pytest.raises(error):
         loss_scale.update(wrong)
     assert loss_scale.state_dict() == {"current_loss_scale": 8.0, "num_good_steps": 0}
     assert FixedLossScale(8).update(wrong) == (None, True)
