@@ -1,5 +1,6 @@
 """patch(): MindSpore's names are ours while it holds, however they were imported, and are MindSpore's after."""
 
+import ast
 import contextlib
 import copy
 import importlib
@@ -10,6 +11,7 @@ import sys
 import threading
 import types
 import warnings
+from pathlib import Path
 
 import mindspore
 import mindspore as ms
@@ -37,6 +39,7 @@ EXPORTS = [
     ("mindspore.train.amp", "DynamicLossScaleManager"),
     *[(module, name) for name in CELLS
       for module in ("mindspore.nn", "mindspore.nn.wrap", "mindspore.nn.wrap.loss_scale")],
+    *[("mindspore.amp", name) for name in ("LossScaler", "StaticLossScaler", "DynamicLossScaler", "all_finite")],
 ]
 # In dicts, because patch() would redirect a name of this module, too.
 NATIVE = {name: getattr(importlib.import_module(module), name) for module, name in EXPORTS}
@@ -106,7 +109,7 @@ USER_CODE = """
     import mindspore.nn.wrap.loss_scale as m
     from mindspore import amp, nn, train
     from mindspore import Model, FixedLossScaleManager as Fixed
-    from mindspore.amp import build_train_network
+    from mindspore.amp import DynamicLossScaler, all_finite, build_train_network
     from mindspore.nn import FixedLossScaleUpdateCell
     from mindspore.nn.wrap import loss_scale
     from mindspore.nn.wrap.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell as Step
@@ -129,6 +132,10 @@ def seen_by(module):
         "TrainOneStepWithLossScaleCell": {module.Step, module.m.TrainOneStepWithLossScaleCell,
                                           module.loss_scale.TrainOneStepWithLossScaleCell,
                                           module.nn.TrainOneStepWithLossScaleCell},
+        "LossScaler": {module.amp.LossScaler},
+        "StaticLossScaler": {module.amp.StaticLossScaler},
+        "DynamicLossScaler": {module.DynamicLossScaler},
+        "all_finite": {module.all_finite, module.amp.all_finite},
     }
 
 
@@ -281,7 +288,11 @@ def test_our_objects_pass_for_mindspores_by_every_name():
             "FixedLossScaleUpdateCell": [ms.FixedLossScaleManager().get_update_cell(), step.loss_scaling_manager],
             "DynamicLossScaleUpdateCell": [ms.DynamicLossScaleManager().get_update_cell()],
             "TrainOneStepWithLossScaleCell": [step],
+            "LossScaler": [amp.StaticLossScaler(8), ms_lossscale.DynamicLossScaler(8, 2, 2)],
+            "StaticLossScaler": [ms_lossscale.StaticLossScaler(8)],
+            "DynamicLossScaler": [amp.DynamicLossScaler(8, 2, 2)],
         }
+        assert objects.keys() == {name for name, ours in OURS.items() if isinstance(ours, type)}
         for module, name in EXPORTS:
             for thing in objects.get(name, ()):
                 for way, value in imported(module, name).items():
@@ -300,6 +311,14 @@ def test_managers_and_update_cells_copy_and_managers_pickle_while_patched():
             twin = copy.deepcopy(cell)
             assert isinstance(twin, type(cell)) and twin.get_loss_scale() == 8
     assert pickle.loads(pickle.dumps(manager)).loss_scale == 8
+
+
+def test_no_part_of_the_package_that_loads_later_imports_a_name_that_patch_replaces():
+    package = Path(ms_lossscale.__file__).parent
+    for file in [package / "__main__.py", *package.glob("commands/*.py")]:
+        imports = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+                   if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mindspore"]
+        assert not {alias.name for node in imports for alias in node.names} & NATIVE.keys(), file.name
 
 
 def derive(name, base=NATIVE["TrainOneStepWithLossScaleCell"], module="somebodys.code"):
@@ -561,6 +580,9 @@ def test_mindspores_own_classes_construct_and_run_while_patched(mode):
         assert NATIVE["FixedLossScaleUpdateCell"](8).get_loss_scale() == 8
         assert NATIVE["FixedLossScaleManager"](8).get_loss_scale() == 8
         assert NATIVE["DynamicLossScaleManager"](8).get_loss_scale() == 8
+        scaler = NATIVE["DynamicLossScaler"](8, 2, 1)
+        scaler.adjust(Tensor(False))
+        assert scaler.scale_value.asnumpy() == NATIVE["StaticLossScaler"](4).scale_value.asnumpy()
         step = NativeStep(nn.WithLossCell(network, nn.MSELoss()), optimizer, cell)
         seen = []
         for label in (1, INF, 2, 3):
