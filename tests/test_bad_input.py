@@ -580,6 +580,7 @@ def test_a_manager_without_a_moving_scale_takes_back_its_own_state_only():
 def test_a_loaded_numpy_number_does_not_wrap():
     manager = DynamicLossScaleManager(8)
     manager.load_state_dict({**GOOD_STATE, "cur_iter": np.int8(127), "bad_step": np.uint8(255)})
+    assert type(manager.cur_iter) is type(manager.bad_step) is int  # a NumPy 2 number would stay one, and wrap
     manager.update_loss_scale(True)
     assert (manager.cur_iter, manager.bad_step) == (128, 256)
 
