@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 
 from ms_lossscale.rule import ScaleState
 
@@ -39,8 +39,8 @@ def _device_number(name: str) -> property:
     def write(self: DeviceState, value: float) -> None:
         parameter = _parameter(self.train_step, name)
         if parameter is not None:
-            # Not reshaped as a Tensor: that is a view, which PYNATIVE mode refuses to assign to later.
-            parameter.set_data(Tensor(np.full(parameter.shape, value), parameter.dtype))
+            # In place: after set_data a compiled function of MindSpore 2.10 goes on with the old number.
+            ops.assign(parameter, Tensor(np.full(parameter.shape, value), parameter.dtype))
 
     return property(read, write)
 

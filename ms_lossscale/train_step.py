@@ -160,7 +160,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
             ValueError: If `sens` has another shape, or is not finite and above 0 in float32.
         """
         scale = scale_tensor("set_sense_scale", "sens", sens, shape=self.scale_sense.shape)
-        self.scale_sense.set_data(scale)
+        # In place: after set_data a compiled function of MindSpore 2.10 goes on with the old number.
+        ops.assign(self.scale_sense, scale)
 
     def start_overflow_check(self, pre_cond, compute_input):
         """
