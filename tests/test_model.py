@@ -238,6 +238,13 @@ def test_more_overflows_in_a_row_than_bad_step_max_raise(mode):
     assert manager.bad_step == 3
 
 
+def test_a_fixed_manager_stops_a_training_in_which_every_step_overflows(mode):
+    model = make_model(FixedLossScaleManager(8, max_consecutive_overflows=2, check_interval=1))
+    train(model, INF, INF, 1, INF, INF)
+    with pytest.raises(RuntimeError, match="3 steps in a row overflowed"):
+        train(model, INF)
+
+
 @pytest.mark.parametrize("method", ["train", "fit"])
 def test_overflows_in_a_row_raise_in_a_data_sink_too(method, monkeypatch):
     manager, given = DynamicLossScaleManager(4, max_consecutive_overflows=2), {}
