@@ -72,6 +72,11 @@ def test_an_overflow_that_neither_loss_nor_gradients_show_skips_its_step(trainin
     checks.check_overflow_skips_the_step_and_the_next_is_applied(training, ASIDE)
 
 
+@pytest.mark.parametrize("name", ["910B IsFinite", "GPU"])
+def test_without_a_register_an_overflow_that_the_gradients_do_not_show_is_not_one(training):
+    assert training.run(ASIDE) == APPLIED
+
+
 @every_device
 def test_forward_and_backward_run_once(training):
     checks.check_each_operator_runs_once(training)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed_worker import SCALE, STEPS, WAYS, WINDOW, overflowing_rank
+from docs_source import fences
 
 HERE = Path(__file__).parent
 MSRUN = Path(sys.executable).with_name("msrun")
@@ -24,9 +25,12 @@ def free_port():
 
 
 def run_job(ranks, folder):
-    """Run the worker on `ranks` CPU processes as a user would, and return its output if it failed."""
-    command = [str(MSRUN), f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}",
-               f"--log_dir={folder / 'logs'}", "--join=True", str(HERE / "distributed_worker.py"), str(folder)]
+    """Run the worker on `ranks` CPU processes as a user would."""
+    run_command([str(MSRUN), f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}",
+                 "--log_dir=logs", "--join=True", str(HERE / "distributed_worker.py"), str(folder)], folder)
+
+
+def run_command(command, folder):
     path = os.pathsep.join([str(HERE.parent), str(MSRUN.parent), os.environ["PATH"]])
     job = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(HERE.parent), "PATH": path},
                          capture_output=True, text=True, timeout=500)
@@ -81,3 +85,16 @@ def test_the_scale_follows_the_rule_on_every_rank(results):
 def test_the_steps_that_were_not_skipped_trained(results):
     assert np.abs(results[0]["moment1.first.weight"]).min() > 0
     assert all(np.isfinite(results[0][name]).all() for name in results[0].files)
+
+
+def test_the_how_to_page_works_as_it_is_written(tmp_path):
+    page = HERE.parent / "docs_en" / "how_to" / "data_parallel.md"
+    script, command, *_ = (fence for fence in fences(page) if fence.language in ("python", "bash"))
+    shown = next(fence for fence in fences(page) if fence.language == "text").lines
+    (tmp_path / "train.py").write_text("\n".join(script.lines), encoding="utf-8")
+    words = command.lines[0].replace("8118", str(free_port())).split()
+    run_command([str(MSRUN), *words[1:]], tmp_path)
+    logs = [(tmp_path / "logs" / f"worker_{rank}.log").read_text().splitlines() for rank in range(2)]
+    printed = [line for log in logs for line in log if line.startswith("rank ")]
+    assert words[0] == "msrun"
+    assert printed == shown
