@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import mindspore as ms
 from mindspore import context
@@ -91,3 +92,16 @@ def _all_finite_asked_for():
         return True, "AllFinite is on by default"
     enabled = jit_level in ("O0", "O1")
     return enabled, f"AllFinite is {'on' if enabled else 'off'} at jit_level {jit_level}"
+
+
+def refuse_trace(who: str) -> None:
+    """Raise if MindSpore (2.7 and later) records this run of Python: what the host answers would stay for ever."""
+    trace = sys.modules.get("mindspore.graph.jit_trace") or sys.modules.get("mindspore.common.jit_trace")
+    if trace is None or trace.jit_context() is None:
+        return
+    # MindSpore would go on recording, and take what was recorded for the whole function at its next call.
+    recording = trace.jit_context()
+    trace._trace_compile_cache.discard(recording.phase)
+    trace._jit_trace_end(*(recording.args or ()))
+    raise RuntimeError(f"For '{who}', jit with capture_mode=\"trace\" is not supported: it records one run, and keeps "
+                       "what was checked and decided in it. Use ms.jit without it.")

@@ -10,7 +10,7 @@ from functools import partial
 from mindspore import Parameter, Tensor, nn
 
 from ms_lossscale._errors import LossScaleWarning
-from ms_lossscale._versions import RowTensor
+from ms_lossscale._versions import RowTensor, refuse_trace
 from ms_lossscale.finite import leaves
 
 
@@ -28,6 +28,7 @@ class DoubleUnscale(nn.Cell):
         self.record = Record(owner)
 
     def __call__(self, event, inputs):
+        refuse_trace(self.record.owner)
         getattr(self.record, event)(inputs)
         return inputs
 
@@ -39,7 +40,7 @@ class Record:
     """What one scaler saw since the last new scale."""
 
     def __init__(self, owner: str) -> None:
-        self._owner = owner
+        self.owner = owner
         self._tensors = {}
         self._count_anew()
 
@@ -68,7 +69,7 @@ class Record:
         seen = seen or (not bare and 0 < self._scaled < self._unscaled[alike])
         if seen:
             warnings.warn(
-                f"For '{self._owner}', 'unscale' was called again for gradients that it has already divided by the "
+                f"For '{self.owner}', 'unscale' was called again for gradients that it has already divided by the "
                 "loss scale, with no 'scale' in between: they become too small by the loss scale. Unscale once, "
                 "before clipping or anything else that looks at the gradients.", LossScaleWarning, stacklevel=4)
         self._remember(tensors)

@@ -13,7 +13,7 @@ from mindspore.ops.functional import typeof
 from mindspore.ops.primitive import constexpr
 
 from ms_lossscale._errors import LossScaleWarning, message
-from ms_lossscale._versions import FLOAT_DTYPES, RowTensor
+from ms_lossscale._versions import FLOAT_DTYPES, RowTensor, refuse_trace
 from ms_lossscale.overflow.detector import Detector
 from ms_lossscale.overflow.table import Choice, build, choose
 
@@ -71,6 +71,7 @@ class AllFinite(nn.Cell):
         self.hyper_map = ops.HyperMap()
 
     def __call__(self, inputs):
+        refuse_trace("all_finite")
         grads = tuple(_values(leaf) for leaf in leaves(inputs))
         if not grads:
             return Tensor(no_gradients())

@@ -1,0 +1,69 @@
+"""jit with capture_mode="trace" records one run of a function, checks on the host and all: the package refuses it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import pytest
+
+import ms_lossscale
+
+# A program of its own: MindSpore's recording fails in a stack that pytest is in, and leaves the process broken.
+PROGRAM = """
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+from ms_lossscale import DynamicLossScaler, all_finite
+
+scaler = DynamicLossScaler(8.0, 2, 1)
+
+
+def ask(grad):
+    return all_finite((grad * 2.0,))
+
+
+def scale(loss):
+    return scaler.scale(loss)
+
+
+def unscale(grad):
+    return scaler.unscale(grad)
+
+
+def adjust(finite):
+    return scaler.adjust(finite)
+
+
+flag, grad = Tensor(True), Tensor([1.0])
+for function, argument in ((ask, grad), (scale, grad), (unscale, grad), (adjust, flag)):
+    traced = ms.jit(function, capture_mode="trace")
+    for _ in range(2):
+        try:
+            print(function.__name__, traced(argument))
+        except RuntimeError as error:
+            print(function.__name__, str(error).split(" is ")[0])
+print(all_finite(Tensor([np.inf])), scaler.adjust(True), scaler, ms.jit(ask)(Tensor([1.0])))
+"""
+SAID = """\
+ask For 'all_finite', jit with capture_mode="trace"
+ask For 'all_finite', jit with capture_mode="trace"
+scale For 'DynamicLossScaler', jit with capture_mode="trace"
+scale For 'DynamicLossScaler', jit with capture_mode="trace"
+unscale For 'DynamicLossScaler', jit with capture_mode="trace"
+unscale For 'DynamicLossScaler', jit with capture_mode="trace"
+adjust For 'DynamicLossScaler', jit with capture_mode="trace"
+adjust For 'DynamicLossScaler', jit with capture_mode="trace"
+False True DynamicLossScaler(scale_value=16.0, counter=0) True
+"""
+
+
+@pytest.mark.skipif(ms.__version__ < "2.1", reason="MindSpore 2.0.0 has no trace capture")
+def test_functional_scalers_refuse_it_and_the_process_goes_on(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    where = str(Path(ms_lossscale.__file__).parent.parent)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": where})
+    assert done.stdout == SAID, done.stderr
