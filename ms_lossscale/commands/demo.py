@@ -76,8 +76,8 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
     ms.set_context(mode=MODES[options.mode])
     training, held_out = make_data(options.seed)
-    print(f"Counting handwritten digits by density maps: {options.epochs * STEPS_PER_EPOCH} steps, seed {options.seed}, "
-          f"{options.mode} mode", flush=True)
+    print(f"Counting handwritten digits by density maps: {options.epochs * STEPS_PER_EPOCH} steps, "
+          f"seed {options.seed}, {options.mode} mode", flush=True)
     runs = {}
     for name, level, manager in (("float32", "O0", None), ("float16", "O3", None),
                                  (f"float16, {options.manager} scale", "O3", options.loss_scale_manager)):
@@ -236,4 +236,6 @@ def _options(argv):
 
 def _manager(kind, scale):
     scale = () if scale is None else (scale,)
-    return FixedLossScaleManager(*scale) if kind == "fixed" else DynamicLossScaleManager(*scale, scale_window=SCALE_WINDOW)
+    if kind == "fixed":
+        return FixedLossScaleManager(*scale)
+    return DynamicLossScaleManager(*scale, scale_window=SCALE_WINDOW)
