@@ -26,6 +26,7 @@ from ms_lossscale import (
     DynamicLossScaleManager,
     DynamicLossScaleUpdateCell,
     FixedLossScaleUpdateCell,
+    SeedOverflowWarning,
     TrainOneStepWithLossScaleCell,
     build_train_network,
 )
@@ -222,7 +223,7 @@ class TestFloat16:
         step = TrainOneStepWithLossScaleCell(network, nn.Momentum(network.trainable_params(), 0.01, 0.9),
                                              DynamicLossScaleUpdateCell(2.0**24, 2, 1000)).set_train()
         x = Tensor(np.full((1, 3), 0.25), ms.float32)
-        with pytest.warns(RuntimeWarning, match="The loss is float16"):
+        with pytest.warns(SeedOverflowWarning, match="The loss is float16"):
             overflows = [numbers(step(x)[1])[0]]
         overflows += [numbers(step(x)[1])[0] for _ in range(11)]
         assert overflows == [True] * 9 + [False] * 3
@@ -384,7 +385,7 @@ class SparseNetwork(nn.Cell):
     def __init__(self, lookup):
         super().__init__()
         self.lookup = lookup
-        self.layer = nn.Dense(4, 3, weight_init=Tensor(np.eye(3, 4), ms.float32))
+        self.layer = nn.Dense(4, 3, weight_init=Tensor(np.eye(3, 4), ms.float32), bias_init="zeros")
 
     def construct(self, rows, factor):
         return ops.square(self.layer(self.lookup(rows)) - 1.0).mean() * factor

@@ -25,6 +25,8 @@ from ms_lossscale import (
 from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, HALF_DTYPES, RowTensor
 
 Pair = namedtuple("Pair", "first second")
+# Of a scaler that was made after another was deleted MindSpore may take the deleted one's scale.
+KEPT = []
 # Anything but a float Tensor, RowTensor, or nested None.
 NO_GRADIENTS = [1.0, "grad", np.ones(2), (Tensor(1.0), 2), Tensor(1, ms.int32), {"a": Tensor([True])}]
 
@@ -128,8 +130,15 @@ def test_half_precision_is_rounded_once(dtype):
 def test_wide_gradients_are_bit_for_bit_mindspores(mode, scale, dtype):
     grads = tuple(Tensor(np.random.default_rng(seed).standard_normal((7, 5)).astype(dtype)) for seed in range(3))
     ours, native = StaticLossScaler(scale), amp.StaticLossScaler(scale)
+    KEPT.append(native)
     for left, right in zip(ours.unscale(grads) + ours.scale(grads), native.unscale(grads) + native.scale(grads)):
         assert np.array_equal(left.asnumpy(), right.asnumpy())
+
+
+def test_a_scaler_never_takes_the_scale_of_one_that_is_gone(mode):
+    one = Tensor([1.0])
+    for scale in range(1, 200):
+        assert StaticLossScaler(scale).scale(one).asnumpy() == scale
 
 
 def test_rows_are_scaled_and_stay_rows(mode):
