@@ -127,14 +127,10 @@ def _check_complete(own, saved, state):
 
 
 def _check_fits(name, own, saved, is_state):
-    if is_state and math.prod(saved.shape) == 1:
-        return
-    if saved.shape != own.shape:
-        raise ValueError(message("load_checkpoint", "path", f"a checkpoint with {name!r} of shape {own.shape}",
-                                 saved.shape))
-    if saved.dtype != own.dtype and not (saved.is_floating_point() and own.is_floating_point()):
-        raise ValueError(message("load_checkpoint", "path", f"a checkpoint with {name!r} of dtype {own.dtype}",
-                                 saved.dtype))
+    convertible = saved.dtype == own.dtype or (saved.is_floating_point() and own.is_floating_point())
+    if not (is_state and math.prod(saved.shape) == 1) and not (saved.shape == own.shape and convertible):
+        raise ValueError(f"For 'load_checkpoint', 'path' must be a checkpoint with {name!r} of shape {own.shape} and "
+                         f"dtype {own.dtype}, but got shape {saved.shape} and dtype {saved.dtype}.")
 
 
 def _number(saved):
