@@ -23,10 +23,10 @@ class Network(nn.Cell):
 
     def __init__(self, batch_norm=False):
         super().__init__()
-        self.first = nn.Dense(FEATURES, HIDDEN, weight_init=_normal(HIDDEN, FEATURES))
+        self.first = nn.Dense(FEATURES, HIDDEN, weight_init=_normal(HIDDEN, FEATURES), bias_init="zeros")
         self.norm = nn.BatchNorm1d(HIDDEN) if batch_norm else nn.Sigmoid()
         self.middle = nn.Dense(HIDDEN, HIDDEN, weight_init=_normal(HIDDEN, HIDDEN), bias_init="zeros")
-        self.last = nn.Dense(HIDDEN, OUTPUTS, weight_init=_normal(OUTPUTS, HIDDEN))
+        self.last = nn.Dense(HIDDEN, OUTPUTS, weight_init=_normal(OUTPUTS, HIDDEN), bias_init="zeros")
         self.tanh = nn.Tanh()
 
     def construct(self, x):
