@@ -22,3 +22,12 @@ def mode(request):
     ms.set_seed(1)
     yield request.param
     ms.set_context(mode=before)
+
+
+@pytest.fixture
+def graph_mode():
+    """Run the test in GRAPH mode."""
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=before)

@@ -455,12 +455,3 @@ class TestRowTensor:
 def table_name(network):
     """Return the name of the table's Parameter."""
     return next(p.name for p in network.trainable_params() if p.name.startswith("lookup"))
-
-
-@pytest.fixture
-def graph_mode():
-    """Run the test in GRAPH mode."""
-    before = ms.get_context("mode")
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=before)
