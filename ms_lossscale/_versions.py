@@ -6,7 +6,7 @@ import os
 import sys
 
 import mindspore as ms
-from mindspore import context
+from mindspore import context, ops
 
 # ops.MultitypeFuncGraph matches this class; the public RowTensor is only its printable face.
 from mindspore.common.sparse_tensor import RowTensorInner as RowTensor  # noqa: F401
@@ -105,3 +105,14 @@ def refuse_trace(who: str) -> None:
     trace._jit_trace_end(*(recording.args or ()))
     raise RuntimeError(f"For '{who}', jit with capture_mode=\"trace\" is not supported: it records one run, and keeps "
                        "what was checked and decided in it. Use ms.jit without it.")
+
+
+def assign_now(parameter, value) -> None:
+    """
+    Write `value` into the storage that `parameter` has, and return when it is written.
+
+    In place: 2.10 compiles a graph around that storage, and goes on with it after set_data. Waiting: 2.0.0 may run
+    the write later than one that load_param_into_net makes on the host afterwards.
+    """
+    ops.assign(parameter, value)
+    parameter.asnumpy()

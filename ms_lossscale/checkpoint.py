@@ -8,9 +8,10 @@ from os import PathLike, fspath
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 
 from ms_lossscale._errors import SMALLEST_SCALE, CheckpointWarning, message
+from ms_lossscale._versions import assign_now
 from ms_lossscale.rule import MAX_LOSS_SCALE
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell
@@ -75,8 +76,7 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
             assumed[name] = usable
         saved[name] = Parameter(Tensor(np.full(own[name].shape, usable), own[name].dtype), name=name)
     for name, parameter in own.items():
-        # In place: a graph that has run keeps the storage it knows, which load_param_into_net and set_data replace.
-        ops.assign(parameter, saved[name].astype(parameter.dtype))
+        assign_now(parameter, saved[name].astype(parameter.dtype))
     if assumed:
         warnings.warn(f"The checkpoint {fspath(path)!r} did not hold the whole loss-scale state; assumed: "
                       + ", ".join(f"{name} = {value:g}" for name, value in assumed.items()) + ".",

@@ -8,6 +8,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, ops
 
 from ms_lossscale._errors import check_state_names
+from ms_lossscale._versions import assign_now
 from ms_lossscale.double_unscale import DoubleUnscale
 from ms_lossscale.nested import NestedTimes
 
@@ -88,8 +89,7 @@ class HeldScale:
         self._check_state(**state)
         for name, value in state.items():
             parameter = getattr(self, name)
-            # In place: after set_data a compiled function of MindSpore 2.10 goes on with the old number.
-            ops.assign(parameter, Tensor(value, parameter.dtype))
+            assign_now(parameter, Tensor(value, parameter.dtype))
 
     def __repr__(self):
         state = ", ".join(f"{name}={value}" for name, value in self.state_dict().items())

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 
+from ms_lossscale._versions import assign_now
 from ms_lossscale.rule import ScaleState
 
 
@@ -39,8 +40,7 @@ def _device_number(name: str) -> property:
     def write(self: DeviceState, value: float) -> None:
         parameter = _parameter(self.train_step, name)
         if parameter is not None:
-            # In place: after set_data a compiled function of MindSpore 2.10 goes on with the old number.
-            ops.assign(parameter, Tensor(np.full(parameter.shape, value), parameter.dtype))
+            assign_now(parameter, Tensor(np.full(parameter.shape, value), parameter.dtype))
 
     return property(read, write)
 

@@ -4,6 +4,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.context import ParallelMode
 
+from ms_lossscale._versions import assign_now
 from ms_lossscale.gradients import Seed, Unscale
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.overflow.values import gives_row_tensors
@@ -160,8 +161,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
             ValueError: If `sens` has another shape, or is not finite and above 0 in float32.
         """
         scale = scale_tensor("set_sense_scale", "sens", sens, shape=self.scale_sense.shape)
-        # In place: after set_data a compiled function of MindSpore 2.10 goes on with the old number.
-        ops.assign(self.scale_sense, scale)
+        assign_now(self.scale_sense, scale)
 
     def start_overflow_check(self, pre_cond, compute_input):
         """
