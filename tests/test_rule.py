@@ -41,7 +41,7 @@ def same(state, oracle):
     return vars(state) == {**oracle.numbers(), "loss_scale": float(oracle.scale)}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(policies(), traces)
 def test_any_policy_on_any_trace_is_the_oracles_bit_for_bit(policy, trace):
     rule, state = rule_and_state(policy)

@@ -109,7 +109,7 @@ def test_between_two_checks_nothing_is_read_and_nothing_raises(mode):
         feed(step, OVERFLOW)
 
 
-def test_by_default_a_step_looks_every_hundred_calls(mode):
+def test_by_default_a_step_looks_every_hundred_calls(graph_mode):
     step = step_of(DynamicLossScaleUpdateCell(2.0**4, 2, 10), max_consecutive_overflows=50)
     feed(step, *[OVERFLOW] * 99)
     with pytest.raises(RuntimeError, match=f"^100 {STUCK}"):
