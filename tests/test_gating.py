@@ -146,15 +146,19 @@ LEVELS = ["O0",
           "O2", "O3"]
 
 
+# Enough to back off from 2**24, and then to train.
+UNPOISONED = 12
+
+
 @functools.cache
 def trained_at(mode, level):
-    """Return the steps from scale 2**24 on: 16 clean ones, then one poisoned in each place, then a clean one."""
+    """Return the steps from scale 2**24 on: `UNPOISONED` ones, then one poisoned in each place, then a clean one."""
     ms.set_seed(1)
     network = Network(batch_norm=True)
     step = build_train_network(network, OPTIMIZERS["Momentum"](network.trainable_params()), PoisonedLoss(network),
                                level=level, loss_scale_manager=DynamicLossScaleManager(2**24, 2, 1000))
     seen = []
-    for args in [()] * 16 + list(zip(PLACES, (INF, -INF, NAN))) + [()]:
+    for args in [()] * UNPOISONED + list(zip(PLACES, (INF, -INF, NAN))) + [()]:
         before = gated(step)
         loss, overflow, scale = step(*batch(*args))
         seen.append((*numbers(overflow, scale, loss), changed(before, gated(step))))
@@ -164,25 +168,25 @@ def trained_at(mode, level):
 @pytest.mark.parametrize("level", LEVELS)
 class TestEveryAmpLevel:
     def test_skips_an_overflow_in_one_gradient(self, mode, level):
-        for overflow, _, _, moved in trained_at(mode, level)[16:19]:
+        for overflow, _, _, moved in trained_at(mode, level)[UNPOISONED:-1]:
             assert overflow
             assert moved == set()
 
     def test_trains_at_the_clean_step_after_it(self, mode, level):
-        overflow, _, _, moved = trained_at(mode, level)[19]
+        overflow, _, _, moved = trained_at(mode, level)[-1]
         assert not overflow
         assert {"first.weight", "middle.weight", "last.weight"} <= moved
 
     def test_backs_off_from_2_to_the_24_exactly_while_float16_gradients_overflow(self, mode, level):
-        start = trained_at(mode, level)[:16]
+        start = trained_at(mode, level)[:UNPOISONED]
         overflows = [overflow for overflow, *_ in start]
         count = sum(overflows)
-        assert overflows == [True] * count + [False] * (16 - count)  # first it only backs off, then it only trains
+        assert overflows == [True] * count + [False] * (UNPOISONED - count)
         assert [scale for _, scale, *_ in start[:count]] == [2.0**(23 - step) for step in range(count)]
         assert (count > 0) == (level != "O0")  # float32 carries 2**24
 
     def test_trains_once_the_scale_fits(self, mode, level):
-        start = trained_at(mode, level)[:16]
+        start = trained_at(mode, level)[:UNPOISONED]
         losses = [loss for overflow, _, loss, _ in start if not overflow]
         assert losses[-1] < losses[0]
         assert all(bool(moved) != overflow for overflow, *_, moved in start)
@@ -354,7 +358,8 @@ class TestSubclass:
     def test_of_a_subclass_may_extend_construct_through_super(self, mode):
         network = with_loss()
         step = Doubled(network, OPTIMIZERS["Momentum"](network.trainable_params()), Tensor(8.0, ms.float32)).set_train()
-        loss = network(*batch())
+        # Another network: MindSpore 2.0.0 takes the first gradient of one that was called before from that call.
+        loss = with_loss()(*batch())
         before = gated(step)
         doubled, overflow, _ = step(*batch("last", NAN))
         assert numbers(overflow) == (True,)
