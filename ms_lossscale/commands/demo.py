@@ -29,7 +29,7 @@ COLOURS = ("#000000", "#D55E00", "#0072B2")  # of Okabe and Ito: colour-blind ey
 class Counter(nn.Cell):
     """Five 3x3 convolutions that turn a scene into a density map, whose sum is the number of digits."""
 
-    def __init__(self, channels: int = 16) -> None:
+    def __init__(self, channels: int = 8) -> None:
         super().__init__()
         layers = [nn.Conv2d(1, channels, 3, has_bias=True), nn.ReLU()]
         for _ in range(3):
