@@ -26,7 +26,8 @@ setup(
         # MindSpore is built against NumPy 1.
         "cpu": ["mindspore>=2.7", "numpy<2"],
         "demo": DEMO,
-        "test": [*DEMO, "pytest>=7", "hypothesis", "ruff", "build"],
+        # A MindSpore graph compiles in one thread: pytest-xdist halves the wait.
+        "test": [*DEMO, "pytest>=7", "pytest-xdist>=3", "hypothesis", "ruff", "build"],
         "docs": ["sphinx", "furo", "myst-parser"],
     },
     classifiers=[

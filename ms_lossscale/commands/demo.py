@@ -19,7 +19,7 @@ from ms_lossscale import DynamicLossScaleManager, FixedLossScaleManager, Model
 
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
 EXTRAS = ("matplotlib", "sklearn", "tqdm")
-SIDE, DIGIT, GAP, SPREAD, MOST_DIGITS = 32, 8, 6, 2.0, 6  # the first four in pixels
+SIDE, DIGIT, GAP, SPREAD, MOST_DIGITS = 32, 8, 6, 3.0, 6  # the first four in pixels
 BATCH, STEPS_PER_EPOCH, HELD_OUT_SCENES = 32, 80, 256
 LEARNING_RATE = 3e-3
 SCALE_WINDOW = 100  # MindSpore's 2000 clean steps are longer than this whole training
