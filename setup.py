@@ -26,7 +26,7 @@ setup(
         # MindSpore is built against NumPy 1.
         "cpu": ["mindspore>=2.7", "numpy<2"],
         "demo": DEMO,
-        "test": [*DEMO, "pytest>=7", "hypothesis", "ruff", "build"],
+        "test": [*DEMO, "pytest>=7", "hypothesis", "ruff", "build", "mindcv>=0.3"],
         "docs": ["sphinx", "furo", "myst-parser"],
     },
     classifiers=[

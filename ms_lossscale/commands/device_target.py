@@ -16,7 +16,7 @@ TARGETS = ("CPU", "GPU", "Ascend")
 
 
 def hold_device_target(target: str) -> None:
-    """Set the device target; whatever is asked for later gives this one, with a warning. MindSpore raises without it."""
+    """Set the device target, or let MindSpore raise; whatever is asked for later gives this one, with a warning."""
     ms.set_context(device_target=target)
     # set_context calls the method, then the entry of the table.
     settings = type(context._context())
