@@ -54,7 +54,7 @@ def test_a_script_in_the_style_of_the_tutorials_trains(script, arguments, lines)
 @pytest.mark.skipif(importlib.util.find_spec("mindcv") is None, reason="mindcv is not installed: pip install mindcv")
 @pytest.mark.parametrize("mode, count", [("GRAPH", 30), ("PYNATIVE", 18)])
 def test_mindcvs_trainer_trains_with_every_way_of_scaling(mode, count):
-    job = run_script(*ON_CPU, SCRIPTS / "mindcv_trainer.py", mode, timeout=280)
+    job = run_script(*ON_CPU, SCRIPTS / "mindcv_trainer.py", mode, timeout=900)
     lines = job.stdout.splitlines()
     assert len(lines) == count and job.returncode == 0, job.stderr
     assert all(line.endswith(" falls") for line in lines)
