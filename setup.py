@@ -27,7 +27,7 @@ setup(
         "cpu": ["mindspore>=2.7", "numpy<2"],
         "demo": DEMO,
         # A MindSpore graph compiles in one thread: pytest-xdist halves the wait.
-        "test": [*DEMO, "pytest>=7", "pytest-xdist>=3", "hypothesis", "ruff", "build"],
+        "test": [*DEMO, "pytest>=7", "pytest-xdist>=3", "hypothesis", "ruff", "build", "mindcv>=0.3"],
         "docs": ["sphinx", "furo", "myst-parser"],
     },
     classifiers=[

@@ -5,6 +5,7 @@ import sys
 
 COMMANDS = {
     "check": "tell how overflow is found on this machine, and whether loss scaling works here",
+    "run": "run an unmodified script with this package in the place of MindSpore's loss scaling",
     "demo": "train a network in float16 with and without loss scaling, and compare",
 }
 

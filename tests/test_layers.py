@@ -25,7 +25,7 @@ LAYERS = (
     ("conversion", "dynamic_scaler"),
     ("patch",),
     ("callback", "diagnose"),
-    ("commands.trial",),
+    ("commands.trial", "commands.device_target", "commands.refusals", "commands.workers"),
     ("commands.check", "commands.demo", "commands.plot", "commands.run"),
     ("__main__",),
 )
