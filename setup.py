@@ -8,6 +8,9 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ms_lossscale" / "__init__.py").read_text(encoding="utf-8"))[1]
 
+# matplotlib draws histories; tensorboardX writes event files without TensorFlow or PyTorch.
+PLOT = ["matplotlib"]
+TENSORBOARD = ["tensorboardX"]
 DEMO = ["scikit-learn", "matplotlib", "tqdm"]
 
 setup(
@@ -26,7 +29,10 @@ setup(
         # MindSpore is built against NumPy 1.
         "cpu": ["mindspore>=2.7", "numpy<2"],
         "demo": DEMO,
-        "test": [*DEMO, "pytest>=7", "hypothesis", "ruff", "build"],
+        "plot": PLOT,
+        "tensorboard": TENSORBOARD,
+        # tensorboard is the reader that event files are checked with.
+        "test": [*DEMO, *PLOT, *TENSORBOARD, "tensorboard", "pytest>=7", "hypothesis", "ruff", "build"],
         "docs": ["sphinx", "furo", "myst-parser"],
     },
     classifiers=[

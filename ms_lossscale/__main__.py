@@ -6,6 +6,7 @@ import sys
 COMMANDS = {
     "check": "tell how overflow is found on this machine, and whether loss scaling works here",
     "demo": "train a network in float16 with and without loss scaling, and compare",
+    "plot": "draw the history that a LossScaleMonitor wrote",
 }
 
 

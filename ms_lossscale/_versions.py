@@ -116,3 +116,14 @@ def assign_now(parameter, value) -> None:
     """
     ops.assign(parameter, value)
     parameter.asnumpy()
+
+
+def random_state():
+    """Return the state of MindSpore's random generator; None in 2.0.0, where every operator keeps its own."""
+    return ms.get_rng_state() if hasattr(ms, "get_rng_state") else None
+
+
+def set_random_state(state) -> None:
+    """Set what `random_state` returned."""
+    if state is not None:
+        ms.set_rng_state(state)

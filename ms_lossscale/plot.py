@@ -1,0 +1,152 @@
+"""plot_history: a picture of the loss, the loss scale and the skipped steps of one training or several."""
+
+from __future__ import annotations
+
+import os
+from os import PathLike
+
+import numpy as np
+
+from ms_lossscale.history import read_history
+
+# Of Okabe and Ito: colour-blind eyes tell them apart. Dashes help in black and white.
+COLOURS = ("#0072B2", "#D55E00", "#000000", "#CC79A7", "#009E73", "#E69F00", "#56B4E9")
+DASHES = ("-", "--", "-.", ":")
+MOST_POINTS, MOST_BARS, MOST_MARKS = 800, 120, 60
+
+
+def plot_history(*paths, output="history.png"):
+    """
+    Draw what :class:`LossScaleMonitor` wrote: the loss, the scale on a logarithmic axis, and the skipped steps.
+
+    A long history is drawn in pieces: the mean and the range of the loss, the range of the scale, and the share of
+    steps skipped in each piece. Skipped steps are crosses on the scale, too, if there are at most 60 of them.
+    It needs ``ms_lossscale[plot]``.
+
+    Args:
+        output (str, optional): The picture to write; its suffix says the format. Default: ``"history.png"`` .
+
+    Keyword Args:
+        paths (str): The history files, by position; one colour and one kind of line for each.
+
+    Returns:
+        str, `output`.
+
+    Raises:
+        ValueError: If there is no file, or one that holds no record.
+
+    Supported Platforms:
+        ``Ascend`` ``GPU`` ``CPU``
+    """
+    if not paths:
+        raise ValueError("For 'plot_history', 'paths' must be one history file or more, but got none.")
+    histories = {name: columns(path) for name, path in zip(_names(paths), paths)}
+    figure = _draw(histories)
+    figure.savefig(output, dpi=150)
+    return os.fspath(output)
+
+
+def columns(path: str | PathLike) -> dict[str, np.ndarray]:
+    """Return the records of a history as one array a field; a step that is there twice counts once, the last."""
+    records = {record["step"]: record for record in read_history(path)}
+    if not records:
+        raise ValueError(f"For 'plot_history', 'paths' must be histories of a LossScaleMonitor, but {path} holds no "
+                         "record.")
+    rows = [records[step] for step in sorted(records)]
+    return {name: np.array([np.nan if row.get(name) is None else row[name] for row in rows], float)
+            for name in ("step", "loss", "scale", "applied", "skipped")}
+
+
+def pieces(length: int, most: int) -> list[slice]:
+    """Return at most `most` slices of nearly equal length that cover `length` records."""
+    edges = np.unique(np.linspace(0, length, min(length, most) + 1).astype(int))
+    return [slice(start, end) for start, end in zip(edges[:-1], edges[1:])]
+
+
+def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return (steps, mean, lowest, highest) of the finite values in each piece; NaN where there is none."""
+    places, means, lows, highs = [], [], [], []
+    for piece in pieces(len(steps), MOST_POINTS):
+        finite = values[piece][np.isfinite(values[piece])]
+        places.append(steps[piece][-1])
+        means.append(finite.mean() if finite.size else np.nan)
+        lows.append(finite.min(initial=np.inf) if finite.size else np.nan)
+        highs.append(finite.max(initial=-np.inf) if finite.size else np.nan)
+    return tuple(np.array(column) for column in (places, means, lows, highs))
+
+
+def skipped_share(history: dict) -> tuple[np.ndarray, ...]:
+    """Return (first step, last step, share of steps skipped in percent) of each piece."""
+    ends = history["step"]
+    counts = history["applied"] + history["skipped"]
+    starts = ends - counts
+    rows = [(starts[piece][0], ends[piece][-1],
+             100 * history["skipped"][piece].sum() / max(counts[piece].sum(), 1))
+            for piece in pieces(len(ends), MOST_BARS)]
+    return tuple(np.array(column) for column in zip(*rows))
+
+
+def _draw(histories):
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("A picture needs matplotlib: pip install 'ms_lossscale[plot]'",
+                                  name="matplotlib") from error
+    figure = Figure(figsize=(9, 8), layout="constrained")
+    above, middle, below = figure.subplots(3, sharex=True, height_ratios=(5, 4, 2))
+    for number, (name, history) in enumerate(histories.items()):
+        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+        _draw_loss(above, history, style, name)
+        _draw_scale(middle, history, style)
+        _draw_skipped(below, history, style, len(histories))
+    losses = np.concatenate([history["loss"] for history in histories.values()])
+    losses = losses[np.isfinite(losses)]
+    if losses.size and losses.min() > 0 and losses.max() > 20 * losses.min():
+        above.set_yscale("log")
+    above.set_ylabel("loss")
+    middle.set_yscale("log", base=2)
+    middle.set_ylabel("loss scale")
+    below.set(xlabel="step", ylabel="steps skipped, %", ylim=(0, 105))
+    above.legend(frameon=False, loc="upper right")
+    for axes in (above, middle, below):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.02)
+    below.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def _draw_loss(axes, history, style, name):
+    steps, means, lows, highs = thinned(history["step"], history["loss"])
+    if len(steps) < len(history["step"]):
+        axes.fill_between(steps, lows, highs, color=style["color"], alpha=0.2, linewidth=0)
+    share = 100 * history["skipped"].sum() / max((history["applied"] + history["skipped"]).sum(), 1)
+    marker = {"marker": "o", "markersize": 4} if len(steps) <= 30 else {}
+    axes.plot(steps, means, **style, **marker, label=f"{name}: {share:.3g} % of steps skipped")
+
+
+def _draw_scale(axes, history, style):
+    steps, _, lows, highs = thinned(history["step"], history["scale"])
+    axes.fill_between(steps, lows, highs, step="pre", color=style["color"], alpha=0.35, linewidth=0)
+    axes.step(steps, highs, where="pre", **style)
+    skipped = history["skipped"] > 0
+    if 0 < skipped.sum() <= MOST_MARKS:
+        axes.plot(history["step"][skipped], history["scale"][skipped], "x", color=style["color"], markersize=7,
+                  markeredgewidth=2, label="skipped")
+        axes.legend(*[each[:1] for each in axes.get_legend_handles_labels()], frameon=False, loc="upper right")
+
+
+def _draw_skipped(axes, history, style, number_of_histories):
+    starts, ends, shares = skipped_share(history)
+    if number_of_histories == 1:
+        axes.bar(starts + 0.5, shares, width=ends - starts, align="edge", color=style["color"])
+    else:
+        axes.stairs(shares, np.append(starts, ends[-1]) + 0.5, **style, linewidth=1.5)
+
+
+def _names(paths):
+    """Return short names that tell the paths apart."""
+    texts = [os.fspath(path) for path in paths]
+    short = [os.path.basename(text) for text in texts]
+    names = short if len(set(short)) == len(short) else texts
+    return names if len(set(names)) == len(names) else [f"{name} ({place})" for place, name in enumerate(names, 1)]
