@@ -88,15 +88,16 @@ class LossScaleMonitor(Callback):
 
     def close(self):
         """
-        Read once more if steps were done since the last line, print the summary and close the files.
+        Print a line if steps were done since the last one, then the summary, and close the files.
 
         The end of a ``with`` statement and of :meth:`mindspore.train.Model.train` calls it, after an error too.
         """
         if self._step is None:
             return
         try:
-            if self._unread:
-                self._report(self._outputs, None)
+            now = read(self._step)  # what raised in a step may have been counted before
+            if now != self._last:
+                self._report(now, self._outputs, None)
             if not self._quiet:
                 print(summary(self._first, self._last, self._scales), flush=True)
         finally:
@@ -162,11 +163,10 @@ class LossScaleMonitor(Callback):
         self._unread += steps
         self._outputs = outputs
         if self._unread >= self._interval:
-            self._report(outputs, inputs)
+            self._report(read(self._step), outputs, inputs)
 
-    def _report(self, outputs, inputs):
-        now, before = read(self._step), self._last
-        self._last, self._unread = now, 0
+    def _report(self, now, outputs, inputs):
+        before, self._last, self._unread = self._last, now, 0
         scale, norm = self._step.get_loss_scale(), norm_of(self._step)
         self._scales = min(self._scales[0], scale), max(self._scales[1], scale), scale
         record = {"step": now.steps, "loss": loss_of(outputs), "scale": scale, "applied": now.applied - before.applied,

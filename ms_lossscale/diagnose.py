@@ -13,7 +13,7 @@ from ms_lossscale._errors import UnderflowWarning, check_number, message
 from ms_lossscale.as_it_was import as_it_was
 from ms_lossscale.diagnosis import Diagnosis, Run, suspects_in
 from ms_lossscale.first_not_finite import first_not_finite
-from ms_lossscale.gradient_figures import RANGES, figures_of
+from ms_lossscale.gradient_figures import RANGES, Range, figures_of
 from ms_lossscale.gradients import Seed
 from ms_lossscale.overflow.register import FloatStatusRegister
 from ms_lossscale.overflow.values import flatten
@@ -76,8 +76,7 @@ def diagnose(step, *inputs, dtype=ms.float16, margin=4):
     scale, done = found.get_loss_scale(), read(found).steps
     with as_it_was(found) as reset_random:
         def run_at(value):
-            reset_random()
-            return _run(found, inputs, value, RANGES[dtype])
+            return _run(found, inputs, value, RANGES[dtype], reset_random)
 
         now, one = run_at(scale), run_at(1.0)
         advised, evidence, reference = _advise(run_at, now, one, saturates, RANGES[dtype], margin)
@@ -92,10 +91,12 @@ def diagnose(step, *inputs, dtype=ms.float16, margin=4):
                      evidence, vanishing, RANGES[dtype], saturates)
 
 
-def _run(step: nn.Cell, inputs: tuple, scale: float, asked) -> Run:
+def _run(step: nn.Cell, inputs: tuple, scale: float, asked: Range, reset_random: Callable[[], None]) -> Run:
+    reset_random()
     loss = step.network(*inputs)
     seed = Seed()(loss, Tensor(scale, ms.float32))
     gradient = ops.GradOperation(get_by_list=True, sens_param=True)(step.network, step.weights)
+    reset_random()  # the gradient runs the forward pass once more, and all runs are to draw the same
     grads = flatten(gradient(*inputs, seed))
     figures = tuple(figures_of(weight.name, grad, asked) for weight, grad in zip(step.weights, grads))
     return Run(scale, loss.astype(ms.float32).asnumpy().mean().item(), figures)
@@ -105,7 +106,7 @@ def _clean(run: Run, saturates: bool) -> bool:
     return math.isfinite(run.loss) and not suspects_in(run, saturates)
 
 
-def _advise(run_at: Callable, now: Run, one: Run, saturates: bool, asked, margin: float):
+def _advise(run_at: Callable, now: Run, one: Run, saturates: bool, asked: Range, margin: float):
     """Return (scale, evidence, the finite run with the most scale): the scale was tried, and halved until it fits."""
     finite = [run for run in (now, one) if _clean(run, saturates) and run.largest > 0]
     trial = _fitting(max(finite, key=lambda run: run.scale), asked, margin) if finite else LARGEST_ADVICE
@@ -124,7 +125,7 @@ def _advise(run_at: Callable, now: Run, one: Run, saturates: bool, asked, margin
     return None, f"No scale is advised: the gradients overflow at {SMALLEST_ADVICE:g}, too.", None
 
 
-def _fitting(run: Run, asked, margin: float) -> float:
+def _fitting(run: Run, asked: Range, margin: float) -> float:
     _, exponent = math.frexp(asked.largest / run.largest / margin)
     return min(max(2.0 ** (exponent - 1), SMALLEST_ADVICE), LARGEST_ADVICE)
 

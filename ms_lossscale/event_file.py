@@ -20,7 +20,7 @@ class EventFile:
                                       "'ms_lossscale[tensorboard]'", name="tensorboardX") from error
         # TensorBoard drops what older files say of steps from purge_step on.
         purge = {"purge_step": last_step + 1} if last_step else {}
-        self._writer = SummaryWriter(fspath(folder), **purge)
+        self._writer = SummaryWriter(fspath(folder), filename_suffix=f".from{last_step}", **purge)
 
     def write(self, record: dict, skipped_steps: int) -> None:
         """Append one number a chart; skipped steps are counted from the start of the training."""
