@@ -12,15 +12,15 @@ from ms_lossscale.history import read_history
 # Of Okabe and Ito: colour-blind eyes tell them apart. Dashes help in black and white.
 COLOURS = ("#0072B2", "#D55E00", "#000000", "#CC79A7", "#009E73", "#E69F00", "#56B4E9")
 DASHES = ("-", "--", "-.", ":")
-MOST_POINTS, MOST_BARS, MOST_MARKS = 800, 120, 60
+MOST_POINTS, MOST_CROSSES = 800, 30
 
 
 def plot_history(*paths, output="history.png"):
     """
     Draw what :class:`LossScaleMonitor` wrote: the loss, the scale on a logarithmic axis, and the skipped steps.
 
-    A long history is drawn in pieces: the mean and the range of the loss, the range of the scale, and the share of
-    steps skipped in each piece. Skipped steps are crosses on the scale, too, if there are at most 60 of them.
+    A long history is drawn in 800 pieces: the mean and the range of the loss, the range of the scale, and a mark for
+    each piece with a skipped step. Skipped steps are crosses on the scale, too, if there are at most 30 of them.
     It needs ``ms_lossscale[plot]``.
 
     Args:
@@ -75,15 +75,11 @@ def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(np.array(column) for column in (places, means, lows, highs))
 
 
-def skipped_share(history: dict) -> tuple[np.ndarray, ...]:
-    """Return (first step, last step, share of steps skipped in percent) of each piece."""
-    ends = history["step"]
-    counts = history["applied"] + history["skipped"]
-    starts = ends - counts
-    rows = [(starts[piece][0], ends[piece][-1],
-             100 * history["skipped"][piece].sum() / max(counts[piece].sum(), 1))
-            for piece in pieces(len(ends), MOST_BARS)]
-    return tuple(np.array(column) for column in zip(*rows))
+def skipped_so_far(history: dict) -> tuple[np.ndarray, ...]:
+    """Return (step, steps skipped up to it, whether any was skipped in this piece) at the end of each piece."""
+    ends = np.array([piece.stop - 1 for piece in pieces(len(history["step"]), MOST_POINTS)])
+    totals = np.cumsum(history["skipped"])[ends]
+    return history["step"][ends], totals, np.diff(totals, prepend=0) > 0
 
 
 def _draw(histories):
@@ -94,11 +90,12 @@ def _draw(histories):
                                   name="matplotlib") from error
     figure = Figure(figsize=(9, 8), layout="constrained")
     above, middle, below = figure.subplots(3, sharex=True, height_ratios=(5, 4, 2))
+    crosses = sum((history["skipped"] > 0).sum() for history in histories.values()) <= MOST_CROSSES
     for number, (name, history) in enumerate(histories.items()):
         style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
         _draw_loss(above, history, style, name)
-        _draw_scale(middle, history, style)
-        _draw_skipped(below, history, style, len(histories))
+        _draw_scale(middle, history, style, crosses)
+        _draw_skipped(below, history, style)
     losses = np.concatenate([history["loss"] for history in histories.values()])
     losses = losses[np.isfinite(losses)]
     if losses.size and losses.min() > 0 and losses.max() > 20 * losses.min():
@@ -106,12 +103,14 @@ def _draw(histories):
     above.set_ylabel("loss")
     middle.set_yscale("log", base=2)
     middle.set_ylabel("loss scale")
-    below.set(xlabel="step", ylabel="steps skipped, %", ylim=(0, 105))
+    below.set(xlabel="step", ylabel="steps skipped so far")
     above.legend(frameon=False, loc="upper right")
     for axes in (above, middle, below):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.02)
+    below.set_ylim(bottom=0)
+    below.yaxis.get_major_locator().set_params(integer=True)
     below.xaxis.get_major_locator().set_params(integer=True)
     return figure
 
@@ -125,23 +124,21 @@ def _draw_loss(axes, history, style, name):
     axes.plot(steps, means, **style, **marker, label=f"{name}: {share:.3g} % of steps skipped")
 
 
-def _draw_scale(axes, history, style):
+def _draw_scale(axes, history, style, crosses):
     steps, _, lows, highs = thinned(history["step"], history["scale"])
-    axes.fill_between(steps, lows, highs, step="pre", color=style["color"], alpha=0.35, linewidth=0)
-    axes.step(steps, highs, where="pre", **style)
+    axes.fill_between(steps, lows, highs, step="post", color=style["color"], alpha=0.35, linewidth=0)
+    axes.step(steps, highs, where="post", **style)
     skipped = history["skipped"] > 0
-    if 0 < skipped.sum() <= MOST_MARKS:
+    if crosses and skipped.any():
         axes.plot(history["step"][skipped], history["scale"][skipped], "x", color=style["color"], markersize=7,
                   markeredgewidth=2, label="skipped")
         axes.legend(*[each[:1] for each in axes.get_legend_handles_labels()], frameon=False, loc="upper right")
 
 
-def _draw_skipped(axes, history, style, number_of_histories):
-    starts, ends, shares = skipped_share(history)
-    if number_of_histories == 1:
-        axes.bar(starts + 0.5, shares, width=ends - starts, align="edge", color=style["color"])
-    else:
-        axes.stairs(shares, np.append(starts, ends[-1]) + 0.5, **style, linewidth=1.5)
+def _draw_skipped(axes, history, style):
+    steps, totals, marked = skipped_so_far(history)
+    axes.step(steps, totals, where="post", **style)
+    axes.plot(steps[marked], totals[marked], "|", color=style["color"], markersize=9, markeredgewidth=1.5)
 
 
 def _names(paths):
