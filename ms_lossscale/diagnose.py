@@ -22,8 +22,8 @@ from ms_lossscale.reading import find_step, read
 LARGEST_ADVICE, SMALLEST_ADVICE = 2.0**24, 2.0**-24
 
 
-def diagnose(step, *inputs, dtype=ms.float16, margin=4):
-    """
+def diagnose(step, *inputs, dtype=None, margin=4):
+    r"""
     Say what the gradients of one batch are like, and what follows for the loss scale.
 
     The batch runs forward and backward in PYNATIVE mode: at the present scale, at scale 1, and at the scale that is
@@ -34,11 +34,13 @@ def diagnose(step, *inputs, dtype=ms.float16, margin=4):
         step (Cell): The training step, a :class:`TrainOneStepWithLossScaleCell` or a Cell that holds one.
 
     Keyword Args:
-        inputs (Tensor): The batch, what the step takes, by position.
-        dtype (mindspore.dtype): The dtype whose range the gradients should fit: float16, bfloat16 or float32.
-            Default: ``ms.float16`` .
+        dtype (mindspore.dtype): The dtype whose range the gradients should fit: float16, bfloat16 or float32; None
+            for float16. Default: ``None`` .
         margin (float): How many times larger than now the gradients may become before they overflow at the advised
             scale, from 1 on. Default: ``4`` .
+
+    Inputs:
+        - **\*inputs** (Tuple(Tensor)) - The batch, what the step takes.
 
     Returns:
         Diagnosis, which prints as a report. Its attributes hold the same: `conclusion`, `loss_finite`, `suspects`,
@@ -69,6 +71,7 @@ def diagnose(step, *inputs, dtype=ms.float16, margin=4):
         1024.0
     """
     found = find_step("diagnose", "step", step)
+    dtype = ms.float16 if dtype is None else dtype
     if dtype not in RANGES:
         raise ValueError(message("diagnose", "dtype", "float16, bfloat16 or float32", dtype))
     check_number("diagnose", "margin", margin, 1, "a finite number >= 1")

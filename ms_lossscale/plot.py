@@ -16,18 +16,18 @@ MOST_POINTS, MOST_CROSSES = 800, 30
 
 
 def plot_history(*paths, output="history.png"):
-    """
+    r"""
     Draw what :class:`LossScaleMonitor` wrote: the loss, the scale on a logarithmic axis, and the skipped steps.
 
     A long history is drawn in 800 pieces: the mean and the range of the loss, the range of the scale, and a mark for
     each piece with a skipped step. Skipped steps are crosses on the scale, too, if there are at most 30 of them.
     It needs ``ms_lossscale[plot]``.
 
-    Args:
-        output (str, optional): The picture to write; its suffix says the format. Default: ``"history.png"`` .
-
     Keyword Args:
-        paths (str): The history files, by position; one colour and one kind of line for each.
+        output (str): The picture to write; its suffix says the format. Default: ``"history.png"`` .
+
+    Inputs:
+        - **\*paths** (Tuple(str)) - The history files; one colour and one kind of line for each.
 
     Returns:
         str, `output`.
@@ -37,6 +37,17 @@ def plot_history(*paths, output="history.png"):
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``
+
+    Examples:
+        >>> import json
+        >>> from ms_lossscale import plot_history
+        >>> with open("history.jsonl", "w") as file:
+        ...     for step, scale in enumerate((512.0, 256.0, 256.0), 1):
+        ...         skipped = int(step < 3)
+        ...         print(json.dumps({"step": step, "loss": 0.5, "scale": scale, "applied": 1 - skipped,
+        ...                           "skipped": skipped}), file=file)
+        >>> print(plot_history("history.jsonl", output="history.png"))
+        history.png
     """
     if not paths:
         raise ValueError("For 'plot_history', 'paths' must be one history file or more, but got none.")

@@ -200,7 +200,7 @@ def test_the_dtype_whose_range_counts_is_an_argument(mode):
 
 def test_it_warns_when_most_of_a_gradient_vanishes(mode):
     step = make_step(Linear(4), 1.0)
-    with pytest.warns(UnderflowWarning, match=r"At loss scale 1 most of the gradient of weight .* Advised start: 32768, .*"):
+    with pytest.warns(UnderflowWarning, match="At loss scale 1 most of .* weight .* start: 32768, "):
         report = diagnose(step, floats(2.0**-20, 2.0**-20, 2.0**-20, 2.0**-10))
     assert report.vanishing == ("weight",)
 
