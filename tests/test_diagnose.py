@@ -1,5 +1,6 @@
 """diagnose: what a batch's gradients are like, why, and that nothing is left behind."""
 
+import contextlib
 import importlib
 import random
 
@@ -99,7 +100,7 @@ def test_a_fault_is_traced_to_the_layer_of_the_forward_pass(mode):
 
 @pytest.mark.parametrize("spoil, where", [
     (lambda step, x: (x * NAN), "input 0, before the forward pass"),
-    (lambda step, x: (step.weights[0].set_data(step.weights[0] * INF), x)[1],
+    (lambda step, x: (step.weights[0].set_data(step.weights[0] * NAN), x)[1],
      "parameter 'dense.weight', before the forward pass"),
 ], ids=["input", "parameter"])
 def test_what_was_not_finite_before_the_forward_pass_is_named(spoil, where, mode):
@@ -123,6 +124,19 @@ def test_gradients_too_large_at_scale_1_are_no_fault(mode):
     assert report.advised_scale == 2.0**-5
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "raises"])
+def test_parameters_buffers_counters_and_mode_are_as_they_were(fails, mode, monkeypatch):
+    step = make_step(with_loss(batch_norm=True))
+    before = bits(step.get_parameters())
+    if fails:
+        monkeypatch.setattr(diagnose_file, "figures_of", out_of_memory)
+    with pytest.raises(MemoryError) if fails else contextlib.nullcontext():
+        diagnose(step, *batch("last", INF))
+    assert bits(step.get_parameters()) == before
+    assert ms.get_context("mode") == mode
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "raises"])
 def test_training_goes_on_bit_for_bit_as_if_it_had_not_been_asked(fails, mode, monkeypatch):
     def train(asked):
@@ -173,7 +187,7 @@ def test_every_run_draws_the_same_random_numbers(mode):
     assert 0.2 < report.at_one.gradients[0].zero == report.at_scale.gradients[0].zero < 0.8
 
 
-def test_on_a_device_that_saturates_gradients_at_the_limit_are_suspect(mode):
+def test_on_a_device_that_saturates_gradients_at_the_limit_are_suspect():
     step = make_step(Linear(), 2.0**5)
     assert not diagnose(step, floats(65504 / 32, 1.0)).suspects
     step.detector = FloatStatusRegister(False)
@@ -183,7 +197,7 @@ def test_on_a_device_that_saturates_gradients_at_the_limit_are_suspect(mode):
     assert "0 NaN, 0 Inf, 1 at the limit, of 2" in str(report)
 
 
-def test_shares_that_vanish_are_counted_with_and_without_the_scale(mode):
+def test_shares_that_vanish_are_counted_with_and_without_the_scale():
     step = make_step(Linear(4), 1024.0)
     report = diagnose(step, floats(0.0, 2.0**-20, 2.0**-13, 1.0))
     one, now = report.at_one.gradients[0], report.at_scale.gradients[0]
@@ -191,21 +205,21 @@ def test_shares_that_vanish_are_counted_with_and_without_the_scale(mode):
     assert (now.zero, now.below) == (0.25, 0.25)
 
 
-def test_the_dtype_whose_range_counts_is_an_argument(mode):
+def test_the_dtype_whose_range_counts_is_an_argument():
     step = make_step(Linear(4), 1024.0)
     report = diagnose(step, floats(0.0, 2.0**-20, 2.0**-13, 1.0), dtype=ms.float32)
     assert report.at_one.gradients[0].below == 0.25
     assert report.advised_scale == 2.0**15  # float16 inside the network overflows before float32 does
 
 
-def test_it_warns_when_most_of_a_gradient_vanishes(mode):
+def test_it_warns_when_most_of_a_gradient_vanishes():
     step = make_step(Linear(4), 1.0)
     with pytest.warns(UnderflowWarning, match="At loss scale 1 most of .* weight .* start: 32768, "):
         report = diagnose(step, floats(2.0**-20, 2.0**-20, 2.0**-20, 2.0**-10))
     assert report.vanishing == ("weight",)
 
 
-def test_elements_that_are_zero_at_any_scale_do_not_warn(mode):
+def test_elements_that_are_zero_at_any_scale_do_not_warn():
     report = diagnose(make_step(Linear(4), 1.0), floats(0.0, 0.0, 0.0, 2.0**-10))
     assert report.vanishing == ()
     assert diagnose(make_step(Linear(2), 1.0), floats(0.0, 0.0)).evidence == (
@@ -213,7 +227,7 @@ def test_elements_that_are_zero_at_any_scale_do_not_warn(mode):
 
 
 @pytest.mark.parametrize("margin, advised", [(1, 2.0**14), (4, 2.0**12), (100, 2.0**7)])
-def test_the_advised_scale_is_the_largest_power_of_two_with_the_margin(margin, advised, mode):
+def test_the_advised_scale_is_the_largest_power_of_two_with_the_margin(margin, advised):
     report = diagnose(make_step(Linear(), 8.0), floats(1.0, 3.0), margin=margin)
     assert report.advised_scale == advised
     assert 3 * advised * margin <= 65504 < 6 * advised * margin
