@@ -8,6 +8,9 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ms_lossscale" / "__init__.py").read_text(encoding="utf-8"))[1]
 
+# matplotlib draws histories; tensorboardX writes event files without TensorFlow or PyTorch.
+PLOT = ["matplotlib"]
+TENSORBOARD = ["tensorboardX"]
 DEMO = ["scikit-learn", "matplotlib", "tqdm"]
 
 setup(
@@ -26,8 +29,11 @@ setup(
         # MindSpore is built against NumPy 1.
         "cpu": ["mindspore>=2.7", "numpy<2"],
         "demo": DEMO,
-        # A MindSpore graph compiles in one thread: pytest-xdist halves the wait.
-        "test": [*DEMO, "pytest>=7", "pytest-xdist>=3", "hypothesis", "ruff", "build", "mindcv>=0.3"],
+        "plot": PLOT,
+        "tensorboard": TENSORBOARD,
+        # A MindSpore graph compiles in one thread: pytest-xdist halves the wait. tensorboard reads event files back.
+        "test": [*DEMO, *PLOT, *TENSORBOARD, "tensorboard", "mindcv>=0.3", "pytest>=7", "pytest-xdist>=3", "hypothesis",
+                 "ruff", "build"],
         "docs": ["sphinx", "furo", "myst-parser"],
     },
     classifiers=[

@@ -10,8 +10,10 @@ except ModuleNotFoundError as error:
         "For Ascend or GPU install the MindSpore of your platform.", name="mindspore") from None
 
 from ms_lossscale import conversion as _conversion  # noqa: F401
-from ms_lossscale._errors import CheckpointWarning, LossScaleWarning, SeedOverflowWarning
+from ms_lossscale._errors import CheckpointWarning, LossScaleWarning, SeedOverflowWarning, UnderflowWarning
+from ms_lossscale.callback import LossScaleMonitor
 from ms_lossscale.checkpoint import load_checkpoint
+from ms_lossscale.diagnose import diagnose
 from ms_lossscale.dynamic_loss_scale import DynamicLossScale
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
 from ms_lossscale.dynamic_scaler import DynamicLossScaler
@@ -21,6 +23,7 @@ from ms_lossscale.loss_scale import FixedLossScale, LossScale
 from ms_lossscale.manager import FixedLossScaleManager, LossScaleManager
 from ms_lossscale.model import Model, build_train_network
 from ms_lossscale.patch import patch
+from ms_lossscale.plot import plot_history
 from ms_lossscale.scaler import LossScaler, StaticLossScaler
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
@@ -38,15 +41,19 @@ __all__ = [
     "FixedLossScaleUpdateCell",
     "LossScale",
     "LossScaleManager",
+    "LossScaleMonitor",
     "LossScaleWarning",
     "LossScaler",
     "Model",
     "SeedOverflowWarning",
     "StaticLossScaler",
     "TrainOneStepWithLossScaleCell",
+    "UnderflowWarning",
     "all_finite",
     "build_train_network",
+    "diagnose",
     "get_loss_scale",
     "load_checkpoint",
     "patch",
+    "plot_history",
 ]

@@ -7,6 +7,7 @@ COMMANDS = {
     "check": "tell how overflow is found on this machine, and whether loss scaling works here",
     "run": "run an unmodified script with this package in the place of MindSpore's loss scaling",
     "demo": "train a network in float16 with and without loss scaling, and compare",
+    "plot": "draw the history that a LossScaleMonitor wrote",
 }
 
 

@@ -23,6 +23,10 @@ class CheckpointWarning(LossScaleWarning):
     """A checkpoint held less than a step needs to go on."""
 
 
+class UnderflowWarning(LossScaleWarning):
+    """Most of a gradient vanishes at the loss scale."""
+
+
 def message(owner, name, rule, value, remedy=""):
     """Return ``For 'owner', 'name' must be rule, but got value. remedy``."""
     text = f"For '{owner}', '{name}' must be {rule}, but got {_show(value)}."

@@ -6,7 +6,7 @@ import os
 import sys
 
 import mindspore as ms
-from mindspore import context, ops
+from mindspore import Tensor, context, ops
 
 # ops.MultitypeFuncGraph matches this class; the public RowTensor is only its printable face.
 from mindspore.common.sparse_tensor import RowTensorInner as RowTensor  # noqa: F401
@@ -116,3 +116,14 @@ def assign_now(parameter, value) -> None:
     """
     ops.assign(parameter, value)
     parameter.asnumpy()
+
+
+def random_state():
+    """Return the state of MindSpore's random generator; None in 2.0.0, where every operator keeps its own."""
+    return Tensor(ms.get_rng_state().asnumpy().copy()) if hasattr(ms, "get_rng_state") else None
+
+
+def set_random_state(state) -> None:
+    """Set what `random_state` returned."""
+    if state is not None:
+        ms.set_rng_state(state)
