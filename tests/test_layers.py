@@ -103,8 +103,8 @@ def test_a_file_takes_no_private_name_of_another(name):
 
 def test_only_the_monitor_and_the_commands_print():
     printing = {name for name, path in FILES.items() for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                if isinstance(node, ast.Name) and node.id == "print"
-                or isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout", "sys.stderr")}
+                if (isinstance(node, ast.Name) and node.id == "print")
+                or (isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout", "sys.stderr"))}
     assert printing - {name for name in FILES if name.startswith("commands.")} == {"callback", "__main__"}
 
 

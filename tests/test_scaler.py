@@ -344,7 +344,9 @@ def test_dividing_and_multiplying_by_the_reciprocal_differ_by_one_ulp_at_most():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("mode, name", [
+    *[(ms.GRAPH_MODE, name) for name in POLICIES], (ms.PYNATIVE_MODE, "narrow"), (ms.PYNATIVE_MODE, "hysteresis")],
+    indirect=["mode"])
 def test_every_policy_holds_over_ten_thousand_steps(mode, name):
     scale, (factor, window), options = POLICIES[name]
     if "backoff_factor" not in options:
