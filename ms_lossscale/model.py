@@ -16,6 +16,7 @@ from ms_lossscale._versions import scales_by_default
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
 from ms_lossscale.manager import LossScaleManager
 from ms_lossscale.scale_argument import scale_number
+from ms_lossscale.train_options import OPTIONS, TrainStep
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 
 
@@ -35,6 +36,8 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
         loss_scale_manager (LossScaleManager): Where the loss scale comes from; None for no scaling.
         cast_model_type (mindspore.dtype): As MindSpore takes it.
         keep_batchnorm_fp32 (bool): As MindSpore takes it.
+        clip_norm, clip_value, accumulation_steps, drop_window, restore_buffers, scaling: As :class:`TrainStep` takes
+            them; without any of them the step is the documented one.
 
     Returns:
         Cell in training mode: a :class:`TrainOneStepWithLossScaleCell`; or a :class:`mindspore.nn.TrainOneStepCell`
@@ -57,13 +60,14 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
         >>> print(step.scale_sense.asnumpy())
         4096.0
     """
-    manager = kwargs.pop("loss_scale_manager", _default_manager(level))
+    options = _pop_options(kwargs)
+    manager = kwargs.pop("loss_scale_manager", _default_manager(level) if options.get("scaling", True) else None)
     if _leave_to_mindspore("build_train_network", manager, network, optimizer, boost_level):
         return native_build_train_network(network, optimizer, loss_fn, level, boost_level,
                                           loss_scale_manager=manager, **kwargs)
     plain = native_build_train_network(network, optimizer, loss_fn, level, boost_level,
                                        loss_scale_manager=None, **kwargs)
-    return _scaled("build_train_network", plain, manager)
+    return _scaled("build_train_network", plain, manager, options)
 
 
 class Model(NativeModel):
@@ -90,6 +94,8 @@ class Model(NativeModel):
     Keyword Args:
         loss_scale_manager (LossScaleManager): Where the loss scale comes from; None for no scaling.
         keep_batchnorm_fp32 (bool): As MindSpore takes it.
+        clip_norm, clip_value, accumulation_steps, drop_window, restore_buffers, scaling: As :class:`TrainStep` takes
+            them; without any of them the step is the documented one.
 
     Raises:
         TypeError: If `loss_scale_manager` is no LossScaleManager.
@@ -109,6 +115,11 @@ class Model(NativeModel):
         1024.0
     """
 
+    @functools.wraps(NativeModel.__init__)
+    def __init__(self, *args, **kwargs):
+        self._step_options = _pop_options(kwargs)
+        super().__init__(*args, **kwargs)
+
     @functools.wraps(NativeModel.train)
     def train(self, epoch, train_dataset, callbacks=None, *args, **kwargs):
         return super().train(epoch, train_dataset, self._guarded(callbacks), *args, **kwargs)
@@ -127,7 +138,8 @@ class Model(NativeModel):
 
     def _build_train_network(self):
         if self._optimizer is not None and not self._loss_scale_manager_set:
-            self._loss_scale_manager = _default_manager(self._amp_level)
+            self._loss_scale_manager = (_default_manager(self._amp_level)
+                                        if self._step_options.get("scaling", True) else None)
         manager = self._loss_scale_manager
         if manager is not None and self._optimizer is None:
             raise ValueError(message("Model", "optimizer", "an Optimizer if 'loss_scale_manager' is set", None))
@@ -137,7 +149,7 @@ class Model(NativeModel):
         self._loss_scale_manager = None
         plain = super()._build_train_network()
         self._loss_scale_manager = manager
-        step = _scaled("Model", plain, manager)
+        step = _scaled("Model", plain, manager, self._step_options)
         if step is not plain:
             _copy_inputs(plain, step)
         return step
@@ -164,20 +176,40 @@ def _default_manager(level):
     return DynamicLossScaleManager() if scales_by_default(level) else None
 
 
-def _scaled(who, plain, manager):
+def _pop_options(kwargs):
+    """Take the options of :class:`TrainStep` out of `kwargs`."""
+    return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+
+
+def _scaled(who, plain, manager, options):
     """Return a step that trains what the TrainOneStepCell `plain` trains, with the manager's scale."""
     if manager is None:
-        return plain
+        return _unscaled(who, plain, options)
     update_cell = manager.get_update_cell()
     if update_cell is None:
+        if options:
+            raise ValueError(f"For '{who}', {', '.join(options)} need a step that skips overflow, but the manager "
+                             "gives no update cell. Set drop_overflow_update=True.")
         sens = scale_number(who, "loss_scale_manager.get_loss_scale()", manager.get_loss_scale())
         return nn.TrainOneStepCell(plain.network, plain.optimizer, sens).set_train()
     ours = isinstance(manager, LossScaleManager)
-    options = manager.step_options() if ours else {}
-    step = TrainOneStepWithLossScaleCell(plain.network, plain.optimizer, update_cell, **options).set_train()
+    kind = TrainStep if options else TrainOneStepWithLossScaleCell
+    options = {**(manager.step_options() if ours else {}), **options}
+    step = kind(plain.network, plain.optimizer, update_cell, **options).set_train()
     if ours:
         manager.follow(step)
     return step
+
+
+def _unscaled(who, plain, options):
+    """Return `plain`, or with options a step that checks without scaling."""
+    if not options:
+        return plain
+    if options.get("scaling", True):
+        raise ValueError(f"For '{who}', {', '.join(options)} need a 'loss_scale_manager', or scaling=False.")
+    if plain.optimizer is None:
+        raise ValueError(message(who, "optimizer", "an Optimizer if 'scaling' is False", None))
+    return TrainStep(plain.network, plain.optimizer, **options).set_train()
 
 
 def _copy_inputs(plain, step):
