@@ -16,7 +16,7 @@ from ms_lossscale._versions import scales_by_default
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
 from ms_lossscale.manager import LossScaleManager
 from ms_lossscale.scale_argument import scale_number
-from ms_lossscale.train_options import OPTIONS, TrainStep
+from ms_lossscale.train_options import TrainStep, check_only, pop_options
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 
 
@@ -60,7 +60,7 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
         >>> print(step.scale_sense.asnumpy())
         4096.0
     """
-    options = _pop_options(kwargs)
+    options = pop_options(kwargs)
     manager = kwargs.pop("loss_scale_manager", _default_manager(level) if options.get("scaling", True) else None)
     if _leave_to_mindspore("build_train_network", manager, network, optimizer, boost_level):
         return native_build_train_network(network, optimizer, loss_fn, level, boost_level,
@@ -117,7 +117,7 @@ class Model(NativeModel):
 
     @functools.wraps(NativeModel.__init__)
     def __init__(self, *args, **kwargs):
-        self._step_options = _pop_options(kwargs)
+        self._step_options = pop_options(kwargs)
         super().__init__(*args, **kwargs)
 
     @functools.wraps(NativeModel.train)
@@ -176,15 +176,10 @@ def _default_manager(level):
     return DynamicLossScaleManager() if scales_by_default(level) else None
 
 
-def _pop_options(kwargs):
-    """Take the options of :class:`TrainStep` out of `kwargs`."""
-    return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-
-
 def _scaled(who, plain, manager, options):
     """Return a step that trains what the TrainOneStepCell `plain` trains, with the manager's scale."""
     if manager is None:
-        return _unscaled(who, plain, options)
+        return check_only(who, plain, options)
     update_cell = manager.get_update_cell()
     if update_cell is None:
         if options:
@@ -199,17 +194,6 @@ def _scaled(who, plain, manager, options):
     if ours:
         manager.follow(step)
     return step
-
-
-def _unscaled(who, plain, options):
-    """Return `plain`, or with options a step that checks without scaling."""
-    if not options:
-        return plain
-    if options.get("scaling", True):
-        raise ValueError(f"For '{who}', {', '.join(options)} need a 'loss_scale_manager', or scaling=False.")
-    if plain.optimizer is None:
-        raise ValueError(message(who, "optimizer", "an Optimizer if 'scaling' is False", None))
-    return TrainStep(plain.network, plain.optimizer, **options).set_train()
 
 
 def _copy_inputs(plain, step):

@@ -161,8 +161,7 @@ class TrainStep(TrainOneStepWithLossScaleCell):
     def _micro_step(self, status, loss, grads):
         overflow = self.own_detector(status, grads)
         if self.restores and not self.keeps_window:
-            if overflow:
-                loss = self.restore(loss)
+            loss = self._restore_if(overflow, loss)
         if self.accumulate(grads, overflow):
             kept = self._over_ranks(ops.cast(self.accumulate.kept_micro_steps, ms.float32))
             lost = self._over_ranks(ops.cast(self.accumulate.lost(), ms.float32))
@@ -174,6 +173,11 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         else:
             loss = ops.depend(loss, ops.assign(self.last_outcome, Tensor(0, ms.int32)))
         return loss, overflow, self.scale_sense + 0.0
+
+    def _restore_if(self, overflow, loss):
+        if overflow:
+            loss = self.restore(loss)
+        return loss
 
     def _over_ranks(self, number):
         return self.detector.sum_over_ranks(number)
@@ -196,3 +200,19 @@ class TrainStep(TrainOneStepWithLossScaleCell):
             loss = self.restore(loss)
         outcome = ops.cast(overflow, ms.int32) + 1
         return ops.depend(loss, ops.assign(self.last_outcome, outcome)), overflow
+
+
+def pop_options(kwargs):
+    """Take the options of :class:`TrainStep` out of `kwargs`."""
+    return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+
+
+def check_only(who, plain, options):
+    """Return the TrainOneStepCell `plain`, or with options a step that checks without scaling."""
+    if not options:
+        return plain
+    if options.get("scaling", True):
+        raise ValueError(f"For '{who}', {', '.join(options)} need a 'loss_scale_manager', or scaling=False.")
+    if plain.optimizer is None:
+        raise ValueError(message(who, "optimizer", "an Optimizer if 'scaling' is False", None))
+    return TrainStep(plain.network, plain.optimizer, **options).set_train()

@@ -187,4 +187,5 @@ def test_model_and_build_train_network_take_the_options_and_without_them_build_t
     with pytest.raises(ValueError, match="scaling=False"):
         build_train_network(*parts(), nn.MSELoss(), clip_norm=1.0)
     with pytest.raises(ValueError, match="drop_overflow_update=True"):
-        build_train_network(*parts(), nn.MSELoss(), loss_scale_manager=FixedLossScaleManager(64.0, False), clip_norm=1.0)
+        build_train_network(*parts(), nn.MSELoss(), clip_norm=1.0,
+                            loss_scale_manager=FixedLossScaleManager(64.0, False))
