@@ -24,6 +24,8 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
     """
     Build the training step for a network: MindSpore's mixed precision, and this package's loss scaling.
 
+    It also takes the options of :class:`TrainStep` by name; with one of them the step is a TrainStep.
+
     Args:
         network (Cell): The network, or the network with its loss if `loss_fn` is None.
         optimizer (Optimizer): The optimizer of the network's parameters.
@@ -36,8 +38,6 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
         loss_scale_manager (LossScaleManager): Where the loss scale comes from; None for no scaling.
         cast_model_type (mindspore.dtype): As MindSpore takes it.
         keep_batchnorm_fp32 (bool): As MindSpore takes it.
-        clip_norm, clip_value, accumulation_steps, drop_window, restore_buffers, scaling: As :class:`TrainStep` takes
-            them; without any of them the step is the documented one.
 
     Returns:
         Cell in training mode: a :class:`TrainOneStepWithLossScaleCell`; or a :class:`mindspore.nn.TrainOneStepCell`
@@ -79,7 +79,8 @@ class Model(NativeModel):
     - it takes any `loss_scale_manager` on CPU, too, at every `amp_level`;
     - at `amp_level` "O2" without a manager it scales by ``DynamicLossScaleManager()`` of this package;
     - a :class:`DynamicLossScaleManager` reports the live numbers of the step, also after a checkpoint is loaded
-      and inside a data sink.
+      and inside a data sink;
+    - it takes the options of :class:`TrainStep` by name, and with one of them the step is a TrainStep.
 
     Args:
         network (Cell): The network, or the network with its loss if `loss_fn` is None.
@@ -94,8 +95,6 @@ class Model(NativeModel):
     Keyword Args:
         loss_scale_manager (LossScaleManager): Where the loss scale comes from; None for no scaling.
         keep_batchnorm_fp32 (bool): As MindSpore takes it.
-        clip_norm, clip_value, accumulation_steps, drop_window, restore_buffers, scaling: As :class:`TrainStep` takes
-            them; without any of them the step is the documented one.
 
     Raises:
         TypeError: If `loss_scale_manager` is no LossScaleManager.

@@ -22,7 +22,8 @@ class TrainStep(TrainOneStepWithLossScaleCell):
 
     Gradients are clipped after unscaling and reduction over the ranks: by norm first, then by value. A window is
     `accumulation_steps` calls; the scale, the optimizer and all counters move once a window, at its last call.
-    RowTensor gradients are not supported.
+    RowTensor gradients are not supported. `max_consecutive_overflows`,
+    `check_interval` and `fit_loss_dtype` are taken as :class:`TrainOneStepWithLossScaleCell` takes them.
 
     Args:
         network (Cell): As :class:`TrainOneStepWithLossScaleCell` takes it.
@@ -39,8 +40,6 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         restore_buffers (bool): Whether non-trainable Parameters of `network` go back to what they were before a
             skipped window, or a dropped micro-step. Default: ``False`` .
         scaling (bool): If False, nothing is scaled or unscaled, and the step only skips overflow. Default: ``True`` .
-        watch_options: `max_consecutive_overflows`, `check_interval` and `fit_loss_dtype`, as
-            :class:`TrainOneStepWithLossScaleCell` takes them.
 
     Inputs:
         - **\*inputs** (Tuple(Tensor)) - What `network` takes.
