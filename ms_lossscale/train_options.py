@@ -45,7 +45,7 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         - **\*inputs** (Tuple(Tensor)) - What `network` takes.
 
     Outputs:
-        Tuple of 3 Tensors, those of :class:`TrainOneStepWithLossScaleCell`. Inside a window the flag is this
+        Tuple of 3 Tensors, as the documented step returns them. Inside a window the flag is this
         micro-step's, on this rank; at its end it says that this call or the window overflowed.
 
     Raises:
