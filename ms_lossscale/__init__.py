@@ -25,6 +25,7 @@ from ms_lossscale.model import Model, build_train_network
 from ms_lossscale.patch import patch
 from ms_lossscale.plot import plot_history
 from ms_lossscale.scaler import LossScaler, StaticLossScaler
+from ms_lossscale.train_options import TrainStep
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 
@@ -48,6 +49,7 @@ __all__ = [
     "SeedOverflowWarning",
     "StaticLossScaler",
     "TrainOneStepWithLossScaleCell",
+    "TrainStep",
     "UnderflowWarning",
     "all_finite",
     "build_train_network",

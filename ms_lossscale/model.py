@@ -16,12 +16,15 @@ from ms_lossscale._versions import scales_by_default
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
 from ms_lossscale.manager import LossScaleManager
 from ms_lossscale.scale_argument import scale_number
+from ms_lossscale.train_options import TrainStep, check_only, pop_options
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 
 
 def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_level="O0", **kwargs):
     """
     Build the training step for a network: MindSpore's mixed precision, and this package's loss scaling.
+
+    It also takes the options of :class:`TrainStep` by name; with one of them the step is a TrainStep.
 
     Args:
         network (Cell): The network, or the network with its loss if `loss_fn` is None.
@@ -57,13 +60,14 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
         >>> print(step.scale_sense.asnumpy())
         4096.0
     """
-    manager = kwargs.pop("loss_scale_manager", _default_manager(level))
+    options = pop_options(kwargs)
+    manager = kwargs.pop("loss_scale_manager", _default_manager(level) if options.get("scaling", True) else None)
     if _leave_to_mindspore("build_train_network", manager, network, optimizer, boost_level):
         return native_build_train_network(network, optimizer, loss_fn, level, boost_level,
                                           loss_scale_manager=manager, **kwargs)
     plain = native_build_train_network(network, optimizer, loss_fn, level, boost_level,
                                        loss_scale_manager=None, **kwargs)
-    return _scaled("build_train_network", plain, manager)
+    return _scaled("build_train_network", plain, manager, options)
 
 
 class Model(NativeModel):
@@ -75,7 +79,8 @@ class Model(NativeModel):
     - it takes any `loss_scale_manager` on CPU, too, at every `amp_level`;
     - at `amp_level` "O2" without a manager it scales by ``DynamicLossScaleManager()`` of this package;
     - a :class:`DynamicLossScaleManager` reports the live numbers of the step, also after a checkpoint is loaded
-      and inside a data sink.
+      and inside a data sink;
+    - it takes the options of :class:`TrainStep` by name, and with one of them the step is a TrainStep.
 
     Args:
         network (Cell): The network, or the network with its loss if `loss_fn` is None.
@@ -109,6 +114,11 @@ class Model(NativeModel):
         1024.0
     """
 
+    @functools.wraps(NativeModel.__init__)
+    def __init__(self, *args, **kwargs):
+        self._step_options = pop_options(kwargs)
+        super().__init__(*args, **kwargs)
+
     @functools.wraps(NativeModel.train)
     def train(self, epoch, train_dataset, callbacks=None, *args, **kwargs):
         return super().train(epoch, train_dataset, self._guarded(callbacks), *args, **kwargs)
@@ -127,7 +137,8 @@ class Model(NativeModel):
 
     def _build_train_network(self):
         if self._optimizer is not None and not self._loss_scale_manager_set:
-            self._loss_scale_manager = _default_manager(self._amp_level)
+            self._loss_scale_manager = (_default_manager(self._amp_level)
+                                        if self._step_options.get("scaling", True) else None)
         manager = self._loss_scale_manager
         if manager is not None and self._optimizer is None:
             raise ValueError(message("Model", "optimizer", "an Optimizer if 'loss_scale_manager' is set", None))
@@ -137,7 +148,7 @@ class Model(NativeModel):
         self._loss_scale_manager = None
         plain = super()._build_train_network()
         self._loss_scale_manager = manager
-        step = _scaled("Model", plain, manager)
+        step = _scaled("Model", plain, manager, self._step_options)
         if step is not plain:
             _copy_inputs(plain, step)
         return step
@@ -164,17 +175,21 @@ def _default_manager(level):
     return DynamicLossScaleManager() if scales_by_default(level) else None
 
 
-def _scaled(who, plain, manager):
+def _scaled(who, plain, manager, options):
     """Return a step that trains what the TrainOneStepCell `plain` trains, with the manager's scale."""
     if manager is None:
-        return plain
+        return check_only(who, plain, options)
     update_cell = manager.get_update_cell()
     if update_cell is None:
+        if options:
+            raise ValueError(f"For '{who}', {', '.join(options)} need a step that skips overflow, but the manager "
+                             "gives no update cell. Set drop_overflow_update=True.")
         sens = scale_number(who, "loss_scale_manager.get_loss_scale()", manager.get_loss_scale())
         return nn.TrainOneStepCell(plain.network, plain.optimizer, sens).set_train()
     ours = isinstance(manager, LossScaleManager)
-    options = manager.step_options() if ours else {}
-    step = TrainOneStepWithLossScaleCell(plain.network, plain.optimizer, update_cell, **options).set_train()
+    kind = TrainStep if options else TrainOneStepWithLossScaleCell
+    options = {**(manager.step_options() if ours else {}), **options}
+    step = kind(plain.network, plain.optimizer, update_cell, **options).set_train()
     if ours:
         manager.follow(step)
     return step

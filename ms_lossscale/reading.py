@@ -57,5 +57,5 @@ def loss_of(outputs: object) -> float | None:
 
 def norm_of(step: nn.Cell) -> float | None:
     """Return the norm that a step which clips its gradients keeps; None of any other."""
-    norm = getattr(step, "grad_norm", None)
+    norm = getattr(getattr(step, "clip_by_norm", None), "global_norm", None)
     return norm.asnumpy().item() if isinstance(norm, Tensor) else None

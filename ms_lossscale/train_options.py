@@ -1,0 +1,217 @@
+"""The training step with clipping, accumulation, restored buffers, or no scaling; each an option."""
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+from ms_lossscale._errors import check_bool, check_positive_int, message
+from ms_lossscale._versions import refuse_trace
+from ms_lossscale.accumulate import Accumulate
+from ms_lossscale.clip import ClipByNorm, ClipByValue, check_limit_of
+from ms_lossscale.overflow.detector import GradientCheck
+from ms_lossscale.overflow.table import build, choose
+from ms_lossscale.restore import Restore
+from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
+
+OUTCOMES = ("accumulated", "applied", "skipped")
+OPTIONS = ("clip_norm", "clip_value", "accumulation_steps", "drop_window", "restore_buffers", "scaling")
+
+
+class TrainStep(TrainOneStepWithLossScaleCell):
+    r"""
+    A :class:`TrainOneStepWithLossScaleCell` that also clips, accumulates, restores, or only checks.
+
+    Gradients are clipped after unscaling and reduction over the ranks: by norm first, then by value. A window is
+    `accumulation_steps` calls; the scale, the optimizer and all counters move once a window, at its last call.
+    RowTensor gradients are not supported. `max_consecutive_overflows`,
+    `check_interval` and `fit_loss_dtype` are taken as :class:`TrainOneStepWithLossScaleCell` takes them.
+
+    Args:
+        network (Cell): As :class:`TrainOneStepWithLossScaleCell` takes it.
+        optimizer (Optimizer): As :class:`TrainOneStepWithLossScaleCell` takes it.
+        scale_sense (Union[Cell, Tensor], optional): As :class:`TrainOneStepWithLossScaleCell` takes it; None if
+            `scaling` is False. Default: ``None`` .
+
+    Keyword Args:
+        clip_norm (float): The largest global norm of the gradients; None for no limit. Default: ``None`` .
+        clip_value (float): The largest magnitude of an element; None for no limit. Default: ``None`` .
+        accumulation_steps (int): The number of micro-steps in a window. Default: ``1`` .
+        drop_window (bool): Whether an overflow drops its whole window; if False, only its micro-step, and a window
+            that keeps none is skipped. The mean is over what was kept. Default: ``True`` .
+        restore_buffers (bool): Whether non-trainable Parameters of `network` go back to what they were before a
+            skipped window, or a dropped micro-step. Default: ``False`` .
+        scaling (bool): If False, nothing is scaled or unscaled, and the step only skips overflow. Default: ``True`` .
+
+    Inputs:
+        - **\*inputs** (Tuple(Tensor)) - What `network` takes.
+
+    Outputs:
+        Tuple of 3 Tensors, as the documented step returns them. Inside a window the flag is this
+        micro-step's, on this rank; at its end it says that this call or the window overflowed.
+
+    Raises:
+        TypeError: If an argument has another type than stated.
+        ValueError: If a number is out of range, or `scale_sense` is given with `scaling` False, or missing without.
+
+    Supported Platforms:
+        ``Ascend`` ``GPU`` ``CPU``
+
+    Examples:
+        >>> import mindspore as ms
+        >>> import numpy as np
+        >>> from mindspore import Tensor, nn
+        >>> from ms_lossscale import TrainStep
+        >>> network = nn.Dense(4, 2)
+        >>> optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+        >>> step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer, Tensor(1024.0), clip_norm=1.0,
+        ...                  accumulation_steps=2)
+        >>> x, label = Tensor(np.ones((3, 4)), ms.float32), Tensor(np.ones((3, 2)), ms.float32)
+        >>> for _ in range(2):
+        ...     loss, overflow, scale = step(x, label)
+        ...     print(overflow, step.get_outcome())
+        False accumulated
+        False applied
+    """
+
+    def __init__(self, network, optimizer, scale_sense=None, *, clip_norm=None, clip_value=None,
+                 accumulation_steps=1, drop_window=True, restore_buffers=False, scaling=True, **watch_options):
+        nn.Cell.__init__(self)
+        clip_norm, clip_value = (check_limit_of("TrainStep", "clip_norm", clip_norm),
+                                 check_limit_of("TrainStep", "clip_value", clip_value))
+        check_positive_int("TrainStep", "accumulation_steps", accumulation_steps)
+        for name, flag in (("drop_window", drop_window), ("restore_buffers", restore_buffers), ("scaling", scaling)):
+            check_bool("TrainStep", name, flag)
+        if not scaling and scale_sense is not None:
+            raise ValueError(message("TrainStep", "scale_sense", "None if 'scaling' is False", scale_sense))
+        super().__init__(network, optimizer, scale_sense if scaling else Tensor(1, ms.float32), **watch_options)
+        self.scaling = bool(scaling)
+        self.last_outcome = Parameter(Tensor(0, ms.int32), name="last_outcome", requires_grad=False)
+        self.accumulates = accumulation_steps > 1
+        self.keeps_window = self.accumulates and bool(drop_window)
+        self.clips_norm, self.clips_value, self.restores = clip_norm is not None, clip_value is not None, False
+        # A register is read, not the norm: a saturated gradient is finite.
+        self.norm_decides = self.clips_norm and isinstance(self.detector, GradientCheck)
+        if self.clips_norm:
+            self.clip_by_norm = ClipByNorm(clip_norm)
+        if self.clips_value:
+            self.clip_by_value = ClipByValue(clip_value)
+        if restore_buffers:
+            self.restore = Restore(network)
+            self.restores = len(self.restore.buffers) > 0
+        if self.accumulates:
+            self.accumulate = Accumulate(self.weights, accumulation_steps, bool(drop_window))
+            self.own_detector = build(choose(), False, len(self.weights))
+            self.ranks = float(self.degree) if self.is_distributed else 1.0
+        if not scaling:
+            self.grad = ops.GradOperation(get_by_list=True, sens_param=False)
+
+    def construct(self, *inputs):
+        status, inputs = self.start_overflow_check(self.scale_sense, inputs)
+        inputs = self._keep_buffers(inputs)
+        loss = self.network(*inputs)
+        grads = self._unscaled_grads(loss, inputs)
+        status = ops.depend(status, loss)
+        if self.accumulates:
+            return self._micro_step(status, loss, grads)
+        loss, overflow = self._finish(status, loss, self.grad_reducer(grads), Tensor(False))
+        return loss, overflow, self.scale_sense + 0.0
+
+    def __call__(self, *inputs, **kwargs):
+        refuse_trace("TrainStep")
+        return super().__call__(*inputs, **kwargs)
+
+    def get_outcome(self):
+        """
+        Get what the last call did with its gradients.
+
+        Returns:
+            str, "accumulated", "applied" or "skipped".
+        """
+        return OUTCOMES[self.last_outcome.asnumpy().item()]
+
+    def set_sense_scale(self, sens):
+        """
+        Set the loss scale; the next step uses it.
+
+        Args:
+            sens (Tensor): As :class:`TrainOneStepWithLossScaleCell` takes it.
+
+        Raises:
+            RuntimeError: If the step was built with ``scaling=False``.
+        """
+        if not self.scaling:
+            raise RuntimeError("For 'TrainStep', 'set_sense_scale' has nothing to set: it was built with "
+                               "scaling=False. Build it with a 'scale_sense' instead.")
+        super().set_sense_scale(sens)
+
+    def _unscaled_grads(self, loss, inputs):
+        if not self.scaling:
+            return self.grad(self.network, self.weights)(*inputs)
+        return self.unscale(self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss)))
+
+    def _keep_buffers(self, inputs):
+        if not self.restores:
+            return inputs
+        if self.keeps_window:
+            if self.accumulate.micro_step == 0:
+                inputs = self.restore.keep(inputs)
+            return inputs
+        return self.restore.keep(inputs)
+
+    def _micro_step(self, status, loss, grads):
+        overflow = self.own_detector(status, grads)
+        if self.restores and not self.keeps_window:
+            loss = self._restore_if(overflow, loss)
+        if self.accumulate(grads, overflow):
+            kept = self._over_ranks(ops.cast(self.accumulate.kept_micro_steps, ms.float32))
+            lost = self._over_ranks(ops.cast(self.accumulate.lost(), ms.float32))
+            mean = self.grad_reducer(self.accumulate.mean(grads, kept / self.ranks))
+            skip = lost > 0 if self.keeps_window else kept == 0
+            loss, skipped = self._finish(status, loss, mean, skip)
+            overflow = ops.logical_or(overflow, skipped)
+            loss = self.accumulate.clear(loss)
+        else:
+            loss = ops.depend(loss, ops.assign(self.last_outcome, Tensor(0, ms.int32)))
+        return loss, overflow, self.scale_sense + 0.0
+
+    def _restore_if(self, overflow, loss):
+        if overflow:
+            loss = self.restore(loss)
+        return loss
+
+    def _over_ranks(self, number):
+        return self.detector.sum_over_ranks(number)
+
+    def _finish(self, status, loss, grads, skip):
+        """Clip, check, move the scale, and run the optimizer or restore; return (loss, overflow)."""
+        if self.norm_decides:
+            grads, finite = self.clip_by_norm(grads)
+            overflow = self.detector.any_rank(ops.logical_not(finite))
+        else:
+            overflow = self.get_overflow_status(status, grads)
+            if self.clips_norm:
+                grads, _ = self.clip_by_norm(ops.depend(grads, overflow))
+        if self.clips_value:
+            grads = self.clip_by_value(grads)
+        overflow = ops.logical_or(overflow, skip)
+        if not self.process_loss_scale(overflow):
+            loss = ops.depend(loss, self.optimizer(grads))
+        elif self.restores:
+            loss = self.restore(loss)
+        outcome = ops.cast(overflow, ms.int32) + 1
+        return ops.depend(loss, ops.assign(self.last_outcome, outcome)), overflow
+
+
+def pop_options(kwargs):
+    """Take the options of :class:`TrainStep` out of `kwargs`."""
+    return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+
+
+def check_only(who, plain, options):
+    """Return the TrainOneStepCell `plain`, or with options a step that checks without scaling."""
+    if not options:
+        return plain
+    if options.get("scaling", True):
+        raise ValueError(f"For '{who}', {', '.join(options)} need a 'loss_scale_manager', or scaling=False.")
+    if plain.optimizer is None:
+        raise ValueError(message(who, "optimizer", "an Optimizer if 'scaling' is False", None))
+    return TrainStep(plain.network, plain.optimizer, **options).set_train()

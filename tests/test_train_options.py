@@ -1,0 +1,191 @@
+"""Clipping, accumulation, restored buffers and the gate without scaling: TrainStep's options."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+from poisoned import OPTIMIZERS, batch, bits, changed, counters, gated, numbers, with_loss
+
+from ms_lossscale import (
+    DynamicLossScaleUpdateCell,
+    FixedLossScaleManager,
+    Model,
+    TrainOneStepWithLossScaleCell,
+    TrainStep,
+    build_train_network,
+)
+
+INF = float("inf")
+
+
+def built(scale=1024.0, optimizer="Momentum", batch_norm=False, kind=TrainStep, **options):
+    ms.set_seed(1)
+    network = with_loss(batch_norm)
+    scale = Tensor(scale) if isinstance(scale, float) else scale
+    return kind(network, OPTIMIZERS[optimizer](network.trainable_params()), scale, **options).set_train()
+
+
+def weights(step):
+    return np.concatenate([weight.asnumpy().reshape(-1) for weight in step.weights])
+
+
+def sgd(**options):
+    """A step that moves the weights by exactly the gradients."""
+    network = with_loss()
+    return TrainStep(network, nn.SGD(network.trainable_params(), 1.0), Tensor(64.0), **options).set_train()
+
+
+def test_the_step_with_all_options_off_does_what_the_documented_step_does(mode):
+    ours, documented = built(), built(kind=TrainOneStepWithLossScaleCell)
+    for place in (None, "middle", None):
+        outputs = [[o.asnumpy().tobytes() for o in step(*batch(place, INF))] for step in (ours, documented)]
+        assert outputs[0] == outputs[1]
+        assert changed(gated(ours), gated(documented)) == set()
+
+
+def test_clipping_by_norm_limits_the_unscaled_gradients_and_keeps_their_direction(mode):
+    free, clipped = sgd(), sgd(clip_norm=0.01)
+    start = weights(free)
+    free(*batch())[0].asnumpy()
+    clipped(*batch())[0].asnumpy()
+    grads, limited = start - weights(free), start - weights(clipped)
+    norm = np.linalg.norm(grads)
+    assert norm > 0.1
+    np.testing.assert_allclose(limited, grads * 0.01 / norm, atol=1e-6)
+    np.testing.assert_allclose(numbers(clipped.clip_by_norm.global_norm), norm, rtol=1e-4)
+
+
+def test_a_norm_that_overflows_is_clipped_if_the_gradients_are_finite_and_skipped_if_not(mode):
+    step = sgd(clip_norm=1.0)
+    start = weights(step)
+    assert numbers(step(*batch("middle", 1e30))[1]) == (False,)
+    assert np.linalg.norm(start - weights(step)) == pytest.approx(1, rel=1e-4)
+    before = gated(step)
+    for place, number in (("first", INF), ("last", float("nan"))):
+        assert numbers(step(*batch(place, number))[1]) == (True,)
+    assert changed(before, gated(step)) == set()
+    assert counters(step) == (1, 2, 2)
+
+
+@pytest.mark.slow
+def test_clipping_by_value_limits_every_element_and_hides_no_infinity(mode):
+    step = sgd(clip_value=0.01)
+    start = weights(step)
+    assert numbers(step(*batch())[1]) == (False,)
+    moved = np.abs(start - weights(step))
+    assert moved.max() == pytest.approx(0.01, rel=1e-3)
+    assert numbers(step(*batch("first", INF))[1]) == (True,)
+
+
+def test_a_window_equals_one_big_batch_and_moves_everything_once(mode):
+    big, small = built(), built(DynamicLossScaleUpdateCell(2.0**10, 2, 1), accumulation_steps=3)
+    data, label = batch()
+    outcomes = []
+    big(data, label)[0].asnumpy()
+    for k in range(3):
+        small(data[2 * k:2 * k + 2], label[2 * k:2 * k + 2])[0].asnumpy()
+        outcomes.append((small.get_outcome(), *counters(small)[:2], small.get_loss_scale()))
+    assert outcomes == [("accumulated", 0, 0, 1024.0)] * 2 + [("applied", 1, 0, 2048.0)]
+    np.testing.assert_allclose(weights(small), weights(big), atol=1e-6)
+
+
+def test_an_overflow_drops_its_window_and_leaves_nothing_in_the_next(mode):
+    step, clean = built(accumulation_steps=2), built(accumulation_steps=2)
+    start, seen = gated(step), []
+    for place in ("middle", None):
+        seen.append(numbers(step(*batch(place, INF))[1])[0])
+    assert (seen, step.get_outcome(), counters(step)) == ([True, True], "skipped", (0, 1, 1))
+    assert changed(start, gated(step)) == set()
+    for seed in (1, 2):
+        assert numbers(step(*batch(seed=seed))[1], clean(*batch(seed=seed))[1]) == (False, False)
+    assert changed(gated(step), gated(clean)) == set()
+
+
+@pytest.mark.slow
+def test_dropping_the_micro_step_alone_takes_the_mean_of_those_kept(mode):
+    step, alone = built(accumulation_steps=2, drop_window=False), built()
+    seen = [numbers(step(*batch(place, INF))[1])[0] for place in ("first", None)]
+    alone(*batch())[0].asnumpy()
+    assert (seen, step.get_outcome()) == ([True, False], "applied")
+    np.testing.assert_allclose(weights(step), weights(alone), atol=1e-6)
+    for place in ("first", "last"):
+        step(*batch(place, INF))[0].asnumpy()
+    assert (step.get_outcome(), counters(step)) == ("skipped", (1, 1, 1))
+
+
+def test_a_resume_inside_a_window_is_exact(mode):
+    one, other = built(accumulation_steps=3), built(accumulation_steps=3)
+    for seed in range(4):
+        one(*batch(seed=seed))[0].asnumpy()
+    ms.save_checkpoint(one, "window.ckpt")
+    ms.load_param_into_net(other, ms.load_checkpoint("window.ckpt"))
+    for seed in range(4, 8):
+        one(*batch(seed=seed))[0].asnumpy()
+        other(*batch(seed=seed))[0].asnumpy()
+    assert changed(bits(one.get_parameters()), bits(other.get_parameters())) == set()
+
+
+@pytest.mark.parametrize("options", [
+    {}, pytest.param({"accumulation_steps": 2}, marks=pytest.mark.slow),
+    pytest.param({"accumulation_steps": 2, "drop_window": False}, marks=pytest.mark.slow)])
+def test_a_skipped_step_restores_the_statistics_of_batch_norm(mode, options):
+    step = built(batch_norm=True, restore_buffers=True, **options)
+    before = bits(step.restore.buffers)
+    data, label = batch()
+    for _ in range(options.get("accumulation_steps", 1)):
+        step(data * INF, label)[0].asnumpy()
+    assert (changed(before, bits(step.restore.buffers)), step.get_outcome()) == (set(), "skipped")
+    for _ in range(options.get("accumulation_steps", 1)):
+        step(data, label)[0].asnumpy()
+    assert len(changed(before, bits(step.restore.buffers))) == 2
+
+
+def test_the_gate_without_scaling_trains_skips_and_refuses_a_scale(mode):
+    step, scaled = built(None, scaling=False), built(1.0)
+    for place in (None, "last"):
+        assert numbers(step(*batch(place, INF))[1]) == numbers(scaled(*batch(place, INF))[1])
+    assert counters(step) == (1, 1, 1)
+    np.testing.assert_allclose(weights(step), weights(scaled), atol=1e-7)
+    with pytest.raises(RuntimeError, match="scaling=False"):
+        step.set_sense_scale(Tensor(2.0))
+
+
+@pytest.mark.slow
+def test_all_options_work_together(mode):
+    step = built(None, batch_norm=True, scaling=False, clip_norm=0.5, clip_value=0.1, accumulation_steps=2,
+                 restore_buffers=True)
+    for place in ("first", None, None, None):
+        step(*batch(place, INF))[0].asnumpy()
+    assert (step.get_outcome(), counters(step)) == ("applied", (1, 1, 0))
+
+
+@pytest.mark.parametrize("option, value, error", [
+    ("clip_norm", 0, ValueError), ("clip_norm", INF, ValueError), ("clip_value", True, TypeError),
+    ("accumulation_steps", 0, ValueError), ("accumulation_steps", 1.5, TypeError), ("drop_window", 1, TypeError),
+    ("restore_buffers", None, TypeError), ("scaling", "no", TypeError), ("scaling", False, ValueError)])
+def test_a_wrong_option_is_refused_by_name(option, value, error):
+    named = "scale_sense" if value is False else option
+    with pytest.raises(error, match=f"For 'TrainStep', '{named}'"):
+        built(**{option: value})
+
+
+def test_model_and_build_train_network_take_the_options_and_without_them_build_the_documented_step(graph_mode):
+    def parts():
+        network = nn.Dense(4, 2)
+        return network, nn.Momentum(network.trainable_params(), 0.1, 0.9)
+
+    manager = FixedLossScaleManager(64.0)
+    network, optimizer = parts()
+    model = Model(network, nn.MSELoss(), optimizer, loss_scale_manager=manager, clip_norm=1.0, accumulation_steps=2)
+    assert isinstance(model.train_network, TrainStep)
+    assert model.train_network.accumulate.steps == 2
+    assert model.train_network.get_loss_scale() == 64.0
+    step = build_train_network(*parts(), nn.MSELoss(), level="O2", scaling=False, clip_value=0.5)
+    assert isinstance(step, TrainStep) and not step.scaling
+    step = build_train_network(*parts(), nn.MSELoss(), loss_scale_manager=manager)
+    assert type(step) is TrainOneStepWithLossScaleCell
+    with pytest.raises(ValueError, match="scaling=False"):
+        build_train_network(*parts(), nn.MSELoss(), clip_norm=1.0)
+    with pytest.raises(ValueError, match="drop_overflow_update=True"):
+        build_train_network(*parts(), nn.MSELoss(), clip_norm=1.0,
+                            loss_scale_manager=FixedLossScaleManager(64.0, False))
