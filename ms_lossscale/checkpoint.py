@@ -29,7 +29,8 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
     A checkpoint of MindSpore's own step, or of an older version of this package, lacks some of the loss-scale state:
     what the step holds now is kept in its place. A scale that no step can use, such as the infinity that
     MindSpore's rule can reach, is replaced by the nearest bound; a counter that is no count of steps by what the step
-    holds now. All this is returned, and said in one :class:`CheckpointWarning`. Anything else that is missing or of another shape is an error.
+    holds now. All this is returned, and said in one :class:`CheckpointWarning`. Anything else that is missing or of
+    another shape is an error.
 
     Args:
         step (Cell): A :class:`TrainOneStepWithLossScaleCell`, or a Cell that holds some.
