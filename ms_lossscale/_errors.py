@@ -9,6 +9,8 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 INT32_MAX = 2**31 - 1
 # The smallest float32 whose reciprocal is still a finite float32.
 SMALLEST_SCALE = 2.0**-126
+# Above it the reciprocal is subnormal, and a device that flushes subnormals would zero every gradient.
+LARGEST_SCALE = 2.0**126
 
 
 class LossScaleWarning(UserWarning):
@@ -45,12 +47,9 @@ def check_number(owner, name, value, minimum, rule, maximum=FLOAT32_MAX, remedy=
     return value
 
 
-def check_scale(owner, name, value, minimum=SMALLEST_SCALE, maximum=FLOAT32_MAX, remedy=""):
-    """Raise unless `value` is a usable loss scale: finite in float32, with a finite float32 reciprocal."""
-    if minimum == SMALLEST_SCALE and maximum == FLOAT32_MAX:
-        rule = "a finite float32 number > 0 (from 2**-126 on)"
-    else:
-        rule = f"a finite number in [{_show_bound(minimum)}, {_show_bound(maximum)}]"
+def check_scale(owner, name, value, minimum=SMALLEST_SCALE, maximum=LARGEST_SCALE, remedy=""):
+    """Raise unless `value` is a usable loss scale: a normal float32 whose reciprocal is one, too."""
+    rule = f"a finite number in [{_show_bound(minimum)}, {_show_bound(maximum)}]"
     return check_number(owner, name, value, minimum, rule, maximum, remedy)
 
 

@@ -10,7 +10,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from ms_lossscale._errors import SMALLEST_SCALE, CheckpointWarning, message
+from ms_lossscale._errors import INT32_MAX, SMALLEST_SCALE, CheckpointWarning, message
 from ms_lossscale._versions import assign_now
 from ms_lossscale.rule import MAX_LOSS_SCALE
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
@@ -28,8 +28,9 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
 
     A checkpoint of MindSpore's own step, or of an older version of this package, lacks some of the loss-scale state:
     what the step holds now is kept in its place. A scale that no step can use, such as the infinity that
-    MindSpore's rule can reach, is replaced by the nearest bound. Either is returned, and said in one
-    :class:`CheckpointWarning`. Anything else that is missing or of another shape is an error.
+    MindSpore's rule can reach, is replaced by the nearest bound; a counter that is no count of steps by what the step
+    holds now. All this is returned, and said in one :class:`CheckpointWarning`. Anything else that is missing or of
+    another shape is an error.
 
     Args:
         step (Cell): A :class:`TrainOneStepWithLossScaleCell`, or a Cell that holds some.
@@ -67,14 +68,9 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
     for name, parameter in own.items():
         if name in saved:
             _check_fits(name, parameter, saved[name], name in state)
-    assumed = {}
-    for name, bounds in state.items():
-        present = own[name].asnumpy().item()
-        number = _number(saved[name]) if name in saved else present
-        usable = number if bounds is None else _usable(number, *bounds, present)
-        if name not in saved or usable != number:
-            assumed[name] = usable
-        saved[name] = Parameter(Tensor(np.full(own[name].shape, usable), own[name].dtype), name=name)
+    numbers, assumed = _usable_numbers(step, own, saved, state)
+    for name, number in numbers.items():
+        saved[name] = Parameter(Tensor(np.full(own[name].shape, number), own[name].dtype), name=name)
     for name, parameter in own.items():
         assign_now(parameter, saved[name].astype(parameter.dtype))
     if assumed:
@@ -84,11 +80,30 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
     return assumed
 
 
+def _usable_numbers(step, own, saved, state):
+    """Return the numbers of the loss-scale state to go on from, and those of them that the checkpoint did not hold."""
+    found = {name: _number(saved[name]) for name in state if name in saved}
+    numbers = {}
+    for name, bounds in state.items():
+        present = own[name].asnumpy().item()
+        numbers[name] = _usable(found.get(name, present), present, bounds)
+    for cell in _cells(step):
+        if isinstance(cell, DynamicLossScaleUpdateCell):
+            last, current = (getattr(counter, "name", None) for counter in (cell.last_overflow_iter, cell.cur_iter))
+            if last in numbers and current in numbers:  # else the user has put something else there
+                # A negative count of clean steps would keep the scale from growing for as many steps.
+                numbers[last] = min(numbers[last], max(numbers[current] - 1, 0))
+    return numbers, {name: number for name, number in numbers.items() if number != found.get(name)}
+
+
+def _cells(step):
+    return [cell for _, cell in step.cells_and_names()] if isinstance(step, nn.Cell) else []
+
+
 def _loss_scale_state(step):
     """Return the names of the loss-scale parameters in `step`: of a scale its bounds, of a counter None."""
     state = {}
-    cells = [cell for _, cell in step.cells_and_names()] if isinstance(step, nn.Cell) else []
-    for cell in cells:
+    for cell in _cells(step):
         for kind, attributes in COUNTERS.items():
             found = [getattr(cell, attribute, None) for attribute in attributes if isinstance(cell, kind)]
             state.update({parameter.name: None for parameter in found if isinstance(parameter, Parameter)})
@@ -106,7 +121,10 @@ def _bounds(update_cell):
     return SMALLEST_SCALE, MAX_LOSS_SCALE
 
 
-def _usable(value, least, most, present):
+def _usable(value, present, bounds):
+    if bounds is None:
+        return value if 0 <= value <= INT32_MAX else present
+    least, most = bounds
     return min(max(value, least), most) if value > 0 else present  # NaN is not above 0
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.amp import LossScaleManager as NativeLossScaleManager
 
-from ms_lossscale._errors import check_bool, check_number, check_scale, check_state_names
+from ms_lossscale._errors import check_bool, check_scale, check_state_names
 from ms_lossscale.convertible import Convertible
 from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS
 from ms_lossscale.update_cell import FixedLossScaleUpdateCell
@@ -107,7 +107,7 @@ class FixedLossScaleManager(LossScaleManager):
     Manager of a loss scale that does not change by itself.
 
     Args:
-        loss_scale (float, optional): The loss scale, finite and at least 1. Default: ``128.0`` .
+        loss_scale (float, optional): The loss scale, from 1 to 2**126. Default: ``128.0`` .
         drop_overflow_update (bool, optional): Whether a step that overflows skips its update. If False, every
             update is applied, non-finite gradients included, and nothing unscales the gradients but the optimizer:
             give it the same number as `loss_scale`. Default: ``True`` .
@@ -142,7 +142,7 @@ class FixedLossScaleManager(LossScaleManager):
                  max_consecutive_overflows: int | None = MAX_CONSECUTIVE_OVERFLOWS, check_interval: int = 100,
                  fit_loss_dtype: bool = False) -> None:
         who = "FixedLossScaleManager"
-        self._loss_scale = check_number(who, "loss_scale", loss_scale, 1, "a finite number >= 1")
+        self._loss_scale = check_scale(who, "loss_scale", loss_scale, minimum=1)
         self._drop_overflow_update = check_bool(who, "drop_overflow_update", drop_overflow_update)
         self._step_options = check_watch_options(who, max_consecutive_overflows=max_consecutive_overflows,
                                                  check_interval=check_interval, fit_loss_dtype=fit_loss_dtype)

@@ -14,11 +14,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ms_lossscale._errors import SMALLEST_SCALE, check_bool, check_int, check_number, check_positive_int, check_scale
+from ms_lossscale._errors import (
+    LARGEST_SCALE,
+    SMALLEST_SCALE,
+    check_bool,
+    check_int,
+    check_number,
+    check_positive_int,
+    check_scale,
+)
 
 MIN_LOSS_SCALE = 1.0
-# Above it the reciprocal is subnormal, and a device that flushes subnormals would zero every gradient.
-MAX_LOSS_SCALE = 2.0**126
+MAX_LOSS_SCALE = LARGEST_SCALE
 
 
 def reciprocal(factor: float) -> float:
@@ -89,8 +96,8 @@ def make_rule(who: str, scale_name: str, loss_scale: float, scale_factor: float,
               min_loss_scale: float, max_loss_scale: float, growth_factor: float | None,
               backoff_factor: float | None, hysteresis: int, consecutive_hysteresis: bool) -> ScaleRule:
     """Return the rule for these arguments of `who`; raise TypeError or ValueError where one is wrong."""
-    check_scale(who, "min_loss_scale", min_loss_scale, maximum=MAX_LOSS_SCALE)
-    check_scale(who, "max_loss_scale", max_loss_scale, minimum=min_loss_scale, maximum=MAX_LOSS_SCALE)
+    check_scale(who, "min_loss_scale", min_loss_scale)
+    check_scale(who, "max_loss_scale", max_loss_scale, minimum=min_loss_scale)
     check_inside(who, scale_name, loss_scale, min_loss_scale, max_loss_scale,
                  remedy="The bounds are the keywords 'min_loss_scale' and 'max_loss_scale'.")
     growth, backoff = check_number(who, "scale_factor", scale_factor, 1, "a finite number >= 1"), None

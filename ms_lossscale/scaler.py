@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from mindspore.amp import LossScaler as NativeLossScaler
 
-from ms_lossscale._errors import check_number
+from ms_lossscale._errors import check_scale
 from ms_lossscale.held_scale import HeldScale
 
 
@@ -78,14 +78,14 @@ class StaticLossScaler(HeldScale, LossScaler):
     function under :func:`mindspore.jit`, and in a Cell in GRAPH mode.
 
     Args:
-        scale_value (float): The loss scale, finite and at least 1.
+        scale_value (float): The loss scale, from 1 to 2**126.
 
     Attributes:
         scale_value (Parameter): The loss scale, a float32 of shape :math:`()`.
 
     Raises:
         TypeError: If `scale_value` is not an int or a float.
-        ValueError: If `scale_value` is below 1, NaN or infinite in float32.
+        ValueError: If `scale_value` is NaN, below 1 or above 2**126.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``
@@ -103,7 +103,7 @@ class StaticLossScaler(HeldScale, LossScaler):
     """
 
     def __init__(self, scale_value):
-        check_number("StaticLossScaler", "scale_value", scale_value, 1, "a finite number >= 1")
+        check_scale("StaticLossScaler", "scale_value", scale_value, minimum=1)
         super().__init__(scale_value=float(scale_value))
 
     def adjust(self, grads_finite):
@@ -121,4 +121,4 @@ class StaticLossScaler(HeldScale, LossScaler):
 
     def _check_state(self, scale_value):
         """Raise unless this is a scale that the scaler can have."""
-        check_number("load_state_dict", "scale_value", scale_value, 1, "a finite number >= 1")
+        check_scale("load_state_dict", "scale_value", scale_value, minimum=1)

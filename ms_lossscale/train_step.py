@@ -58,7 +58,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
     Raises:
         TypeError: If an argument has another type than stated; when called, if the network returns anything but one
             float Tensor.
-        ValueError: If `optimizer` has no parameters, or the scale is not one finite number above 0.
+        ValueError: If `optimizer` has no parameters, or the scale is not one number from 2**-126 to 2**126.
         RuntimeError: When called, if more than `max_consecutive_overflows` steps in a row overflowed.
 
     Supported Platforms:
@@ -158,7 +158,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
 
         Raises:
             TypeError: If `sens` is not a Tensor, or not of a float or int dtype.
-            ValueError: If `sens` has another shape, or is not finite and above 0 in float32.
+            ValueError: If `sens` has another shape, or is NaN, below 2**-126 or above 2**126.
         """
         scale = scale_tensor("set_sense_scale", "sens", sens, shape=self.scale_sense.shape)
         assign_now(self.scale_sense, scale)

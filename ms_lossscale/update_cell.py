@@ -64,7 +64,7 @@ class FixedLossScaleUpdateCell(UpdateCell):
     :meth:`FixedLossScaleManager.get_update_cell` returns it, and :class:`TrainOneStepWithLossScaleCell` calls it.
 
     Args:
-        loss_scale_value (float): The loss scale, a finite number above 0; held in float32 by the step.
+        loss_scale_value (float): The loss scale, from 2**-126 to 2**126; held in float32 by the step.
 
     Inputs:
         - **loss_scale** (Parameter) - The step's loss scale, ignored.
@@ -76,7 +76,7 @@ class FixedLossScaleUpdateCell(UpdateCell):
 
     Raises:
         TypeError: If `loss_scale_value` is not an int or a float.
-        ValueError: If `loss_scale_value` is not a finite float32 above 0.
+        ValueError: If `loss_scale_value` is NaN, below 2**-126 or above 2**126.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``

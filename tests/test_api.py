@@ -487,8 +487,8 @@ def test_the_scale_is_set_for_the_next_step_and_keeps_its_shape(mode):
             assert (scale.shape, step.scale_sense.dtype) == (shape, ms.float32)
             assert scale.asnumpy().item() == value.asnumpy().item() == step.get_loss_scale()
         before = step.network.dense.weight.asnumpy().copy()
-        step.set_sense_scale(Tensor(3e38, ms.float32))  # the loss of 4 times this gradient is Inf
-        assert step(X, Tensor(4.0, ms.float32))[1].asnumpy()
+        step.set_sense_scale(Tensor(2.0**126, ms.float32))  # 16 times it is Inf
+        assert step(X, Tensor(16.0, ms.float32))[1].asnumpy()
         assert np.array_equal(before, step.network.dense.weight.asnumpy())
 
 

@@ -21,6 +21,7 @@ from ms_lossscale import (
     FixedLossScaleManager,
     FixedLossScaleUpdateCell,
     LossScaleManager,
+    StaticLossScaler,
     TrainOneStepWithLossScaleCell,
     load_checkpoint,
 )
@@ -220,15 +221,24 @@ def test_a_factor_from_one_on_is_taken(factor):
     assert DynamicLossScaleUpdateCell(8, factor, 5).scale_factor.asnumpy() == np.float32(factor)
 
 
+def test_at_the_largest_fixed_scale_gradients_arrive(mode):
+    step = make_step(Tensor(2.0**126, ms.float32))
+    scale = Tensor(2.0**126, ms.float32)
+    assert step.unscale((scale,))[0].asnumpy() == 1
+    assert StaticLossScaler(2.0**126).unscale(scale).asnumpy() == 1
+
+
 def test_the_ends_of_the_ranges_are_taken():
     assert FixedLossScaleManager(1).get_loss_scale() == 1
     assert DynamicLossScaleManager(2.0**126, scale_window=2**31 - 1).get_loss_scale() == 2.0**126
     assert FixedLossScaleUpdateCell(2.0**-126).get_loss_scale() == 2.0**-126
-    largest = float(np.finfo(np.float32).max)
-    assert FixedLossScaleUpdateCell(largest).get_loss_scale() == largest
+    assert FixedLossScaleUpdateCell(2.0**126).get_loss_scale() == 2.0**126
     assert DynamicLossScaleManager(0.25, min_loss_scale=0.125).get_loss_scale() == 0.25
     for call in (lambda: FixedLossScaleUpdateCell(np.nextafter(2.0**-126, 0)),
-                 lambda: FixedLossScaleUpdateCell(np.nextafter(largest, INF)),
+                 lambda: FixedLossScaleUpdateCell(np.nextafter(2.0**126, INF)),
+                 lambda: FixedLossScaleManager(2.0**127),
+                 lambda: make_step(Tensor(2.0**127, ms.float32)),
+                 lambda: make_step(Tensor(8.0)).set_sense_scale(Tensor(2.0**127, ms.float32)),
                  lambda: DynamicLossScaleManager(np.nextafter(2.0**126, INF)),
                  lambda: DynamicLossScaleManager(8, min_loss_scale=16),
                  lambda: DynamicLossScaleManager(8, max_loss_scale=4),
@@ -237,7 +247,7 @@ def test_the_ends_of_the_ranges_are_taken():
             call()
 
 
-ONE_ON = "'loss_scale' must be a finite number >= 1, but got "
+ONE_ON = "'loss_scale' must be a finite number in [1, 2**126], but got "
 IN_FLOAT32 = " It is held in float32, which ends at 3.4028235e+38."
 
 
@@ -246,11 +256,13 @@ IN_FLOAT32 = " It is held in float32, which ends at 3.4028235e+38."
     (lambda: FixedLossScaleManager(np.float32(0.5)), ONE_ON + "0.5."),
     (lambda: FixedLossScaleManager(True), ONE_ON + "True (bool)."),
     (lambda: FixedLossScaleManager(INF), ONE_ON + "inf."),
-    (lambda: FixedLossScaleManager(3.5e38), ONE_ON + "3.5e+38." + IN_FLOAT32),
-    (lambda: FixedLossScaleManager(10**400), ONE_ON + "an int of about 401 digits." + IN_FLOAT32),
+    (lambda: FixedLossScaleManager(3.5e38), ONE_ON + "3.5e+38."),
+    (lambda: FixedLossScaleManager(10**400), ONE_ON + "an int of about 401 digits."),
+    (lambda: DynamicLossScaleManager(8, 3.5e38),
+     "'scale_factor' must be a finite number >= 1, but got 3.5e+38." + IN_FLOAT32),
     (lambda: FixedLossScaleManager(FixedLossScaleManager), ONE_ON + "the class FixedLossScaleManager."),
     (lambda: FixedLossScaleUpdateCell(1e-50),
-     "'loss_scale_value' must be a finite float32 number > 0 (from 2**-126 on), but got 1e-50."),
+     "'loss_scale_value' must be a finite number in [2**-126, 2**126], but got 1e-50."),
     (lambda: DynamicLossScaleManager(2**127),
      f"'init_loss_scale' must be a finite number in [1, 2**126], but got {2**127}. The bounds are the keywords "
      "'min_loss_scale' and 'max_loss_scale'."),

@@ -279,8 +279,8 @@ class TestEveryKindOfScale:
         step = TrainOneStepWithLossScaleCell(network, nn.SGD(network.trainable_params(), 1.0), SCALES[scale]())
         x = Tensor([4.0, 1.0], ms.float32)
         assert numbers(step(x)[1])[0] is False
-        step.set_sense_scale(Tensor(np.full(step.scale_sense.shape, 2.0**127), ms.float32))
-        assert numbers(step(x)[1])[0] is True  # 4 * 2**127 is no float32
+        step.set_sense_scale(Tensor(np.full(step.scale_sense.shape, 2.0**126), ms.float32))
+        assert numbers(step(x)[1])[0] is True  # 4 * 2**126 is no float32
         step.set_sense_scale(Tensor(np.full(step.scale_sense.shape, 2.0), ms.float32))
         assert numbers(*step(x)[1:])[0] is False
         np.testing.assert_array_equal(network.weight.asnumpy(), [1 - 2 * 4.0, 1 - 2 * 1.0])

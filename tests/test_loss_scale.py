@@ -391,7 +391,8 @@ def test_a_manager_moves_as_the_loss_scale_it_came_from(period, multiplier, befo
 
 
 @pytest.mark.parametrize("source, error", [
-    (DynamicLossScale(8, 2, 0.5), ValueError), (DynamicLossScale(2.0**127), ValueError), ("fixed", ValueError),
+    (DynamicLossScale(8, 2, 0.5), ValueError), (DynamicLossScale(2.0**127), ValueError),
+    (FixedLossScale(2.0**127), ValueError), ("fixed", ValueError),
     (DynamicLossScale(8, 2**31), ValueError), (Halving(8.0), TypeError), (0.5, ValueError), (Tensor(8.0), TypeError)],
     ids=shown)
 def test_what_no_manager_can_do_is_refused(source, error):

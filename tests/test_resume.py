@@ -236,6 +236,29 @@ def test_a_scale_that_no_step_can_use_is_replaced_by_the_nearest_bound_and_said(
     assert step.get_loss_scale() == assumed
 
 
+@pytest.mark.parametrize("name, wrong, assumed", [
+    ("current_iterator_step", np.float32(np.nan), 5), ("current_iterator_step", np.int32(-7), 5),
+    ("applied_steps", np.int64(2**40), 3), ("skipped_steps", np.float32(INF), 2),
+    ("last_overflow_iterator_step", np.int32(10**6), 8)], ids=str)
+def test_a_counter_that_counts_no_steps_is_replaced_and_said(name, wrong, assumed):
+    donor, step = step_of(), step_of()
+    set_numbers(donor, current_iterator_step=9)
+    ms.save_checkpoint(replace(donor, name, wrong), "step.ckpt")
+    set_numbers(step, current_iterator_step=5, applied_steps=3, skipped_steps=2)
+    with pytest.warns(CheckpointWarning):
+        assert load_checkpoint(step, "step.ckpt") == {name: assumed}
+
+
+def test_a_missing_step_number_does_not_keep_the_scale_from_growing(mode):
+    donor, step = step_of(), step_of()
+    set_numbers(donor, current_iterator_step=5001, last_overflow_iterator_step=5000)
+    without(donor, "current_iterator_step")
+    with pytest.warns(CheckpointWarning):
+        assert load_checkpoint(step, "step.ckpt") == {"current_iterator_step": 1, "last_overflow_iterator_step": 0}
+    feed(step, 1, 1, 1)
+    assert step.get_loss_scale() == 128
+
+
 def test_the_bounds_are_those_of_the_steps_own_rule():
     ms.save_checkpoint(step_of(Tensor(2.0**-100)), "step.ckpt")
     for scale_sense, scale in ((FixedLossScaleUpdateCell(8), 2.0**-100), (Tensor(4.0), 2.0**-100),

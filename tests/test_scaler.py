@@ -195,7 +195,7 @@ def test_a_scale_is_a_finite_number_of_at_least_one(make):
     for wrong in (True, "8", None, Tensor(8.0), [8], 1j):
         with pytest.raises(TypeError):
             make(wrong)
-    for wrong in (0.999, 0, -1, np.nan, np.inf, 1e39, 10**400):
+    for wrong in (0.999, 0, -1, np.nan, np.inf, 2.0**127, 1e39, 10**400):
         with pytest.raises(ValueError):
             make(wrong)
 
