@@ -16,18 +16,18 @@ MOST_POINTS, MOST_CROSSES = 800, 30
 
 
 def plot_history(*paths, output="history.png"):
-    r"""
+    """
     Draw what :class:`LossScaleMonitor` wrote: the loss, the scale on a logarithmic axis, and the skipped steps.
 
     A long history is drawn in 800 pieces: the mean and the range of the loss, the range of the scale, and a mark for
     each piece with a skipped step. Skipped steps are crosses on the scale, too, if there are at most 30 of them.
     It needs ``ms_lossscale[plot]``.
 
+    Args:
+        paths (str): The history files; one colour and one kind of line for each.
+
     Keyword Args:
         output (str): The picture to write; its suffix says the format. Default: ``"history.png"`` .
-
-    Inputs:
-        - **\*paths** (Tuple(str)) - The history files; one colour and one kind of line for each.
 
     Returns:
         str, `output`.
