@@ -150,7 +150,9 @@ def test_a_docstring_names_every_parameter(name):
     by_place = [p.name for p in signature.parameters.values() if p.kind in (kinds.POSITIONAL_OR_KEYWORD,
                                                                             kinds.POSITIONAL_ONLY)]
     by_name = [p.name for p in signature.parameters.values() if p.kind is kinds.KEYWORD_ONLY]
-    assert entry.names["Args"] == by_place
+    # *inputs of a Cell stand under Inputs, those of a function under Args.
+    starred = [p.name for p in signature.parameters.values() if p.kind is kinds.VAR_POSITIONAL]
+    assert entry.names["Args"] in (by_place, by_place + starred)
     if not any(p.kind is kinds.VAR_KEYWORD for p in signature.parameters.values()):
         assert entry.names["Keyword Args"] == by_name
 
