@@ -369,6 +369,22 @@ def test_model_runs_a_step_of_ones_own(mode):
     assert record.scale == [16, 8, 16] and manager.loss_scale == 16
 
 
+class Doubling(Callback):
+    """Sets the scale of the step from outside, as scripts do."""
+
+    def on_train_step_end(self, run_context):
+        step = run_context.original_args().train_network
+        step.set_sense_scale(Tensor(step.scale_sense.asnumpy() * 2))
+
+
+def test_a_callback_may_set_the_scale_of_a_step_with_a_tensor(mode):
+    network, optimizer = dense()
+    step = ms_lossscale.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, nn.MSELoss()), optimizer, Tensor([8.0]))
+    record = Record()
+    Model(step).train(1, batches(1, 1, 1), [record, Doubling()], dataset_sink_mode=False)
+    assert record.scale == [8, 16, 32] and step.get_loss_scale() == 64
+
+
 def test_a_manager_copies_and_pickles_inside_and_outside_of_model(mode):
     manager = DynamicLossScaleManager(2**6, 2, 2)
     manager.update_loss_scale(True)
