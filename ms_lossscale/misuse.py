@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import warnings
 import weakref
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, nn
+from mindspore import Parameter, Tensor, nn
 
 from ms_lossscale._errors import (
     NoLossScaleWarning,
@@ -23,8 +24,8 @@ from ms_lossscale._errors import (
 
 # The state of this package's step and update cells and of MindSpore's; each Parameter holds one number.
 STATE_NAMES = {"scale_sense", "applied_steps", "skipped_steps", "consecutive_overflows", "current_iterator_step",
-               "last_overflow_iterator_step"}
-LIBRARIES = tuple(str(Path(module.__file__).parent) + "/" for module in (ms, sys.modules["ms_lossscale"]))
+               "last_overflow_iterator_step", "last_outcome"}
+LIBRARIES = tuple(str(Path(module.__file__).parent) + os.sep for module in (ms, sys.modules["ms_lossscale"]))
 
 # Live steps in the order they were built; and, for an older one, what to say if it is called after all.
 _scales: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -34,9 +35,10 @@ _said = set()
 
 def check_step(step: nn.Cell) -> None:
     """Raise ValueError or warn if `step`, just built, trains what it should not, or divides twice."""
-    who, scale = type(step).__name__, step.get_loss_scale()
+    who, scale = type(step).__name__, _number(step.scale_sense)
     check_parameters(who, step.optimizer)
     if scale == 1 and step.loss_scaling_manager is None:
+        _scales[step] = None
         return
     own = getattr(step.optimizer, "loss_scale", None)
     if _is_number(own) and own != 1 and _unscales(step):
@@ -93,9 +95,9 @@ def _note_rivals(step, scale):
     mine = {id(parameter) for parameter in step.optimizer.parameters}
     cell = step.loss_scaling_manager
     for other, first in list(_scales.items()):
-        shared = [parameter.name for parameter in other.optimizer.parameters if id(parameter) in mine]
+        shared = [parameter.name for parameter in _trained(other) if id(parameter) in mine]
         one_cell = cell is not None and other.loss_scaling_manager is cell
-        if shared and not one_cell and scale not in (first, other.get_loss_scale()):
+        if shared and first is not None and not one_cell and scale not in (first, _number(other.scale_sense)):
             _rivals[other] = weakref.ref(step), (
                 f"For '{type(step).__name__}', '{shared[0]}' and what else its optimizer trains is trained by an "
                 f"older step with another loss scale, too: {scale:g}, and {first:g} there. Train a network by one "
@@ -103,14 +105,23 @@ def _note_rivals(step, scale):
 
 
 def _state(step: nn.Cell) -> Iterable[Parameter]:
-    """Return the Parameters that `step` has and its network has not."""
-    trained = {id(parameter) for parameter in step.network.get_parameters()}
-    trained |= {id(parameter) for parameter in step.optimizer.parameters}
-    return [parameter for parameter in step.get_parameters() if id(parameter) not in trained]
+    """Return the state of the optimizer of `step`: a subclass may hold networks of its own."""
+    trained = {id(parameter) for parameter in _trained(step)}
+    everything = step.optimizer.get_parameters() if trained else ()
+    return [parameter for parameter in everything if id(parameter) not in trained]
+
+
+def _trained(step: nn.Cell) -> Iterable[Parameter]:
+    """Return what `step` trains; a subclass may have put anything into its place."""
+    return getattr(step.optimizer, "parameters", ()) if isinstance(step.optimizer, nn.Cell) else ()
 
 
 def _is_named_state(parameter):
     return parameter.name.rpartition(".")[2] in STATE_NAMES and parameter.size == 1
+
+
+def _number(scale):
+    return scale.asnumpy().item() if isinstance(scale, Tensor) and scale.size == 1 else None
 
 
 def _is_number(value):
@@ -134,9 +145,9 @@ def _in_float16(trained, network):
     trained = {id(parameter) for parameter in trained}
     for name, cell in network.cells_and_names():
         # The first is how MindSpore 2.0.0 notes it.
-        if getattr(cell, "to_float_fp16", False) or getattr(cell, "fp16", False):
-            if any(id(parameter) in trained for _, parameter in cell.parameters_and_names(expand=False)):
-                return f"the layer '{name}'" if name else "the network"
+        half = getattr(cell, "to_float_fp16", False) or getattr(cell, "fp16", False)
+        if half and any(id(parameter) in trained for _, parameter in cell.parameters_and_names(expand=False)):
+            return f"the layer '{name}'" if name else "the network"
     return ""
 
 

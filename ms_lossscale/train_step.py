@@ -59,7 +59,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
     Raises:
         TypeError: If an argument has another type than stated; when called, if the network returns anything but one
             float Tensor.
-        ValueError: If `optimizer` has no parameters or trains a step's own, or the scale is not one finite number above 0.
+        ValueError: If `optimizer` has no parameters, or trains those of a step; or the scale is not one finite number
+            above 0.
         RuntimeError: When called, if more than `max_consecutive_overflows` steps in a row overflowed.
 
     Supported Platforms:
