@@ -10,7 +10,17 @@ except ModuleNotFoundError as error:
         "For Ascend or GPU install the MindSpore of your platform.", name="mindspore") from None
 
 from ms_lossscale import conversion as _conversion  # noqa: F401
-from ms_lossscale._errors import CheckpointWarning, LossScaleWarning, SeedOverflowWarning, UnderflowWarning
+from ms_lossscale._errors import (
+    CheckpointWarning,
+    LossScaleWarning,
+    NoLossScaleWarning,
+    OptimizerScaleWarning,
+    ScaleMismatchWarning,
+    SeedOverflowWarning,
+    SharedParametersWarning,
+    UncheckedUpdateWarning,
+    UnderflowWarning,
+)
 from ms_lossscale.callback import LossScaleMonitor
 from ms_lossscale.checkpoint import load_checkpoint
 from ms_lossscale.diagnose import diagnose
@@ -46,10 +56,15 @@ __all__ = [
     "LossScaleWarning",
     "LossScaler",
     "Model",
+    "NoLossScaleWarning",
+    "OptimizerScaleWarning",
+    "ScaleMismatchWarning",
     "SeedOverflowWarning",
+    "SharedParametersWarning",
     "StaticLossScaler",
     "TrainOneStepWithLossScaleCell",
     "TrainStep",
+    "UncheckedUpdateWarning",
     "UnderflowWarning",
     "all_finite",
     "build_train_network",

@@ -29,6 +29,26 @@ class UnderflowWarning(LossScaleWarning):
     """Most of a gradient vanishes at the loss scale."""
 
 
+class OptimizerScaleWarning(LossScaleWarning):
+    """A step and its optimizer both divide the gradients by a loss scale."""
+
+
+class ScaleMismatchWarning(LossScaleWarning):
+    """The loss is multiplied by one number, and the optimizer divides the gradients by another."""
+
+
+class NoLossScaleWarning(LossScaleWarning):
+    """Something is trained in float16 without loss scaling."""
+
+
+class SharedParametersWarning(LossScaleWarning):
+    """Two steps with different loss scales train the same parameters."""
+
+
+class UncheckedUpdateWarning(LossScaleWarning):
+    """Nothing keeps non-finite gradients from the parameters."""
+
+
 def message(owner, name, rule, value, remedy=""):
     """Return ``For 'owner', 'name' must be rule, but got value. remedy``."""
     text = f"For '{owner}', '{name}' must be {rule}, but got {_show(value)}."

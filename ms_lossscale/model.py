@@ -15,6 +15,7 @@ from ms_lossscale._errors import message
 from ms_lossscale._versions import scales_by_default
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
 from ms_lossscale.manager import LossScaleManager
+from ms_lossscale.misuse import check_constant, check_unscaled
 from ms_lossscale.scale_argument import scale_number
 from ms_lossscale.train_options import TrainStep, check_only, pop_options
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
@@ -67,6 +68,8 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
                                           loss_scale_manager=manager, **kwargs)
     plain = native_build_train_network(network, optimizer, loss_fn, level, boost_level,
                                        loss_scale_manager=None, **kwargs)
+    if manager is None:
+        check_unscaled("build_train_network", optimizer, plain, level)
     return _scaled("build_train_network", plain, manager, options)
 
 
@@ -148,6 +151,8 @@ class Model(NativeModel):
         self._loss_scale_manager = None
         plain = super()._build_train_network()
         self._loss_scale_manager = manager
+        if manager is None and self._optimizer is not None:
+            check_unscaled("Model", self._optimizer, plain, self._amp_level)
         step = _scaled("Model", plain, manager, self._step_options)
         if step is not plain:
             _copy_inputs(plain, step)
@@ -185,6 +190,7 @@ def _scaled(who, plain, manager, options):
             raise ValueError(f"For '{who}', {', '.join(options)} need a step that skips overflow, but the manager "
                              "gives no update cell. Set drop_overflow_update=True.")
         sens = scale_number(who, "loss_scale_manager.get_loss_scale()", manager.get_loss_scale())
+        check_constant(who, plain.optimizer, sens)
         return nn.TrainOneStepCell(plain.network, plain.optimizer, sens).set_train()
     ours = isinstance(manager, LossScaleManager)
     kind = TrainStep if options else TrainOneStepWithLossScaleCell

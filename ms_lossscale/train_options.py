@@ -4,7 +4,6 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
 from ms_lossscale._errors import check_bool, check_positive_int, message
-from ms_lossscale._versions import refuse_trace
 from ms_lossscale.accumulate import Accumulate
 from ms_lossscale.clip import ClipByNorm, ClipByValue, check_limit_of
 from ms_lossscale.overflow.detector import GradientCheck
@@ -114,10 +113,6 @@ class TrainStep(TrainOneStepWithLossScaleCell):
             return self._micro_step(status, loss, grads)
         loss, overflow = self._finish(status, loss, self.grad_reducer(grads), Tensor(False))
         return loss, overflow, self.scale_sense + 0.0
-
-    def __call__(self, *inputs, **kwargs):
-        refuse_trace("TrainStep")
-        return super().__call__(*inputs, **kwargs)
 
     def get_outcome(self):
         """

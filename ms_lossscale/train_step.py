@@ -4,8 +4,9 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.context import ParallelMode
 
-from ms_lossscale._versions import assign_now
+from ms_lossscale._versions import assign_now, refuse_trace
 from ms_lossscale.gradients import Seed, Unscale
+from ms_lossscale.misuse import check_call, check_step
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.overflow.values import gives_row_tensors
 from ms_lossscale.scale_argument import check_training_parts, initial_scale, scale_tensor
@@ -58,7 +59,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
     Raises:
         TypeError: If an argument has another type than stated; when called, if the network returns anything but one
             float Tensor.
-        ValueError: If `optimizer` has no parameters, or the scale is not one number from 2**-126 to 2**126.
+        ValueError: If `optimizer` has no parameters, or trains those of a step; or the scale is not one number from
+            2**-126 to 2**126.
         RuntimeError: When called, if more than `max_consecutive_overflows` steps in a row overflowed.
 
     Supported Platforms:
@@ -111,6 +113,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         self.less_equal = ops.LessEqual()
         self.allreduce = ops.AllReduce()
         self.enable_tuple_broaden = True
+        check_step(self)
         if isinstance(scale_sense, UpdateCell):
             scale_sense.follow(self.scale_sense)
 
@@ -125,6 +128,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         return loss, overflow, self.scale_sense + 0.0
 
     def __call__(self, *inputs, **kwargs):
+        refuse_trace(type(self).__name__)
+        check_call(self)
         self.watch.before(self)
         outputs = super().__call__(*inputs, **kwargs)
         self.watch.after(self, outputs)

@@ -26,7 +26,8 @@ from docs_source import (
 import ms_lossscale
 
 # Other tests derive classes from MindSpore's step, which patch() warns of.
-pytestmark = pytest.mark.filterwarnings("ignore:Derived from MindSpore")
+pytestmark = [pytest.mark.filterwarnings("ignore:Derived from MindSpore"),
+              pytest.mark.filterwarnings("ignore::ms_lossscale.UncheckedUpdateWarning")]
 
 EN, ZH = ROOT / "docs_en", ROOT / "docs_zh"
 PAGES = sorted(str(path.relative_to(EN)) for path in EN.rglob("*.md") if "_build" not in path.parts)

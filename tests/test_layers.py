@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "ms_lossscale"
 # A row is a layer: its files may import from the rows above. A file of the package is in exactly one row.
 LAYERS = (
     ("_errors", "_versions"),
-    ("rule", "convertible"),
+    ("rule", "convertible", "misuse"),
     ("update_cell",),
     ("manager_state", "stuck"),
     ("watch",),

@@ -22,6 +22,9 @@ from mindspore.train.amp import build_train_network as native_build_train_networ
 import ms_lossscale
 from ms_lossscale import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager, Model, build_train_network
 
+# Managers that drop no update are built on purpose; that is said once in a process.
+pytestmark = pytest.mark.filterwarnings("ignore::ms_lossscale.UncheckedUpdateWarning")
+
 V200 = ms.__version__.startswith("2.0.")
 NUMBERS = ("loss_scale", "cur_iter", "last_overflow_iter", "bad_step")
 X = np.linspace(-1, 1, 12).reshape(4, 3).astype(np.float32)
@@ -313,6 +316,7 @@ def test_level_o2_without_a_manager_scales_by_our_default(mode):
     assert type(step.loss_scaling_manager) is ms_lossscale.DynamicLossScaleUpdateCell
 
 
+@pytest.mark.filterwarnings("ignore::ms_lossscale.NoLossScaleWarning")
 def test_no_manager_means_no_scaling():
     for level in ("O0", "O2"):
         step = build_train_network(*dense(), nn.MSELoss(), level=level, loss_scale_manager=None)

@@ -169,6 +169,7 @@ def test_a_wrong_option_is_refused_by_name(option, value, error):
         built(**{option: value})
 
 
+@pytest.mark.filterwarnings("ignore::ms_lossscale.NoLossScaleWarning")
 def test_model_and_build_train_network_take_the_options_and_without_them_build_the_documented_step(graph_mode):
     def parts():
         network = nn.Dense(4, 2)
