@@ -28,7 +28,7 @@ class JointStep(nn.Cell):
         - **\*inputs** (Tuple(Tensor)) - What every network takes.
 
     Outputs:
-        Tuple of 3 tuples, each with one Tensor for every step: the losses, whether each overflowed, and the scales.
+        Tuple of 3 tuples with one Tensor for every step, of the losses, of whether each overflowed, and of the scales.
 
     Raises:
         TypeError: If `steps` is not a list or tuple of TrainStep, or a flag is no bool.

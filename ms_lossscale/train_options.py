@@ -46,8 +46,8 @@ class TrainStep(TrainOneStepWithLossScaleCell):
 
     Outputs:
         Tuple of 3 Tensors, as :class:`TrainOneStepWithLossScaleCell` returns them. With accumulation the flag is
-        this call's: whether this rank's gradients overflowed or, in the last call of a window, the mean over all ranks
-        did. What became of the window, `get_outcome` tells.
+        this call's. It tells whether this rank's gradients overflowed or, in the last call of a window, the mean over
+        all ranks did. What became of the window, `get_outcome` tells.
 
     Raises:
         TypeError: If an argument has another type than stated.
