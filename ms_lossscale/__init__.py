@@ -29,6 +29,7 @@ from ms_lossscale.dynamic_manager import DynamicLossScaleManager
 from ms_lossscale.dynamic_scaler import DynamicLossScaler
 from ms_lossscale.finite import all_finite
 from ms_lossscale.get_loss_scale import get_loss_scale
+from ms_lossscale.joint_step import JointStep
 from ms_lossscale.loss_scale import FixedLossScale, LossScale
 from ms_lossscale.manager import FixedLossScaleManager, LossScaleManager
 from ms_lossscale.model import Model, build_train_network
@@ -50,6 +51,7 @@ __all__ = [
     "FixedLossScale",
     "FixedLossScaleManager",
     "FixedLossScaleUpdateCell",
+    "JointStep",
     "LossScale",
     "LossScaleManager",
     "LossScaleMonitor",

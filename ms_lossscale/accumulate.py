@@ -12,13 +12,11 @@ class Accumulate(nn.Cell):
     Args:
         weights (tuple): The Parameters the gradients belong to.
         steps (int): The number of micro-steps in a window.
-        drop_window (bool): Whether one overflow drops the whole window, or its own micro-step only.
     """
 
-    def __init__(self, weights, steps, drop_window):
+    def __init__(self, weights, steps):
         super().__init__(auto_prefix=False)
         self.steps = steps
-        self.drop_window = drop_window
         self.hyper_map = ops.HyperMap()
         self.accumulated = ParameterTuple([
             Parameter(Tensor(np.zeros(weight.shape), ms.float32), name=f"accumulated.{weight.name}",
@@ -38,12 +36,8 @@ class Accumulate(nn.Cell):
         complete = ops.depend(complete, ops.assign(self.kept_micro_steps, kept))
         return ops.depend(complete, ops.assign(self.micro_step, done))
 
-    def lost(self):
-        """Return whether this rank keeps nothing of the window, or, with `drop_window`, not all."""
-        return self.kept_micro_steps < (self.steps if self.drop_window else 1)
-
     def mean(self, grads, kept):
-        """Return the mean over the `kept` micro-steps, in the dtypes of `grads`, given the sums over ranks."""
+        """Return the mean, in the dtypes of `grads`, if the ranks kept `kept` micro-steps each, on average."""
         factor = self.steps / ops.maximum(kept, Tensor(1.0 / 1024, ms.float32))
         return self.hyper_map(ops.partial(_times_as, factor), self.accumulated, grads)
 

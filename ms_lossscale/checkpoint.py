@@ -13,6 +13,7 @@ from mindspore import Parameter, Tensor, nn
 from ms_lossscale._errors import INT32_MAX, SMALLEST_SCALE, CheckpointWarning, message
 from ms_lossscale._versions import assign_now
 from ms_lossscale.rule import MAX_LOSS_SCALE
+from ms_lossscale.train_options import TrainStep
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 from ms_lossscale.update_cell import DynamicLossScaleUpdateCell
 
@@ -27,10 +28,11 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
     Load what :func:`mindspore.save_checkpoint` or ModelCheckpoint wrote into a training step.
 
     A checkpoint of MindSpore's own step, or of an older version of this package, lacks some of the loss-scale state:
-    what the step holds now is kept in its place. A scale that no step can use, such as the infinity that
-    MindSpore's rule can reach, is replaced by the nearest bound; a counter that is no count of steps by what the step
-    holds now. All this is returned, and said in one :class:`CheckpointWarning`. Anything else that is missing or of
-    another shape is an error.
+    what the step holds now is kept in its place. What the options of :class:`TrainStep` keep starts fresh if the
+    checkpoint lacks it: an accumulation window at its first micro-step. A scale that no step can use, such as the
+    infinity that MindSpore's rule can reach, is replaced by the nearest bound; a counter that is no count of steps by
+    what the step holds now. All this is returned, and said in one :class:`CheckpointWarning`. Anything else that is
+    missing or of another shape is an error.
 
     Args:
         step (Cell): A :class:`TrainOneStepWithLossScaleCell`, or a Cell that holds some.
@@ -64,11 +66,13 @@ def load_checkpoint(step: nn.Cell, path: str | PathLike) -> dict[str, float]:
         raise TypeError(message("load_checkpoint", "path", "a str or a path", path))
     own = _parameters_by_name(step)
     saved = ms.load_checkpoint(fspath(path))
+    fresh = _start_fresh(step, own, saved)
     _check_complete(own, saved, state)
     for name, parameter in own.items():
         if name in saved:
             _check_fits(name, parameter, saved[name], name in state)
     numbers, assumed = _usable_numbers(step, own, saved, state)
+    assumed.update(fresh)
     for name, number in numbers.items():
         saved[name] = Parameter(Tensor(np.full(own[name].shape, number), own[name].dtype), name=name)
     for name, parameter in own.items():
@@ -96,6 +100,38 @@ def _usable_numbers(step, own, saved, state):
     return numbers, {name: number for name, number in numbers.items() if number != found.get(name)}
 
 
+def _start_fresh(step, own, saved):
+    """Add to `saved` what it lacks of the options' state; return the numbers of it, without the copies of buffers."""
+    assumed = {}
+    for cell in _cells(step):
+        for group in _state_of_options(cell) if isinstance(cell, TrainStep) else ():
+            for name, copied in group.items() if not set(group) <= set(saved) else ():
+                if copied is None:
+                    saved[name] = Parameter(Tensor(np.zeros(own[name].shape), own[name].dtype), name=name)
+                    assumed.update({name: 0} if own[name].shape == () else {})
+                elif copied.name in saved:
+                    saved[name] = saved[copied.name]
+    return assumed
+
+
+def _state_of_options(step):
+    """
+    Return groups of what the options of a step keep: {name: the Parameter it is a copy of, or None if it starts at 0}.
+
+    A group is of use only as a whole.
+    """
+    window = {}
+    if step.accumulates:
+        numbers = (step.accumulate.micro_step, step.accumulate.kept_micro_steps, *step.accumulate.accumulated)
+        window.update({number.name: None for number in numbers})
+    for name in ("restore", "restore_micro_step"):
+        restore = getattr(step, name, None)
+        if restore is not None:
+            window.update({copy.name: buffer for copy, buffer in zip(restore.kept, restore.buffers)})
+    alone = [step.last_outcome, *([step.clip_by_norm.global_norm] if step.clips_norm else [])]
+    return [window, *({number.name: None} for number in alone)]
+
+
 def _cells(step):
     return [cell for _, cell in step.cells_and_names()] if isinstance(step, nn.Cell) else []
 
@@ -108,14 +144,17 @@ def _loss_scale_state(step):
             found = [getattr(cell, attribute, None) for attribute in attributes if isinstance(cell, kind)]
             state.update({parameter.name: None for parameter in found if isinstance(parameter, Parameter)})
         if isinstance(cell, TrainOneStepWithLossScaleCell) and isinstance(cell.scale_sense, Parameter):
-            state[cell.scale_sense.name] = _bounds(cell.loss_scaling_manager)
+            state[cell.scale_sense.name] = _bounds(cell)
     if not state:
         raise TypeError(message("load_checkpoint", "step", "a Cell that is or holds a TrainOneStepWithLossScaleCell",
                                 step))
     return state
 
 
-def _bounds(update_cell):
+def _bounds(step):
+    update_cell = step.loss_scaling_manager
+    if isinstance(step, TrainStep) and not step.scaling:
+        return 1, 1
     if isinstance(update_cell, DynamicLossScaleUpdateCell):
         return update_cell.minimum_loss_scale.asnumpy().item(), update_cell.maximum_loss_scale.asnumpy().item()
     return SMALLEST_SCALE, MAX_LOSS_SCALE

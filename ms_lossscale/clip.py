@@ -29,8 +29,9 @@ class ClipByNorm(nn.Cell):
 
     def construct(self, grads):
         """Return (grads, whether all were finite)."""
-        norm = ops.sqrt(_total(self.hyper_map(ops.partial(_squares, Tensor(1, ms.float32)), grads)))
-        unit, finite = Tensor(1, ms.float32), norm <= FLOAT32_MAX
+        total = _total(self.hyper_map(ops.partial(_squares, Tensor(1, ms.float32)), grads))
+        # A device that saturates makes the largest float32 of a sum that overflows.
+        norm, unit, finite = ops.sqrt(total), Tensor(1, ms.float32), total < FLOAT32_MAX
         if not finite:
             finite = _total(self.hyper_map(_not_finite, grads)) == 0
             if finite:

@@ -6,11 +6,11 @@ from mindspore import Parameter, ParameterTuple, nn, ops
 class Restore(nn.Cell):
     """Keeps a copy of the Parameters of `network` that are not trained, and puts it back."""
 
-    def __init__(self, network):
+    def __init__(self, network, prefix="kept"):
         super().__init__(auto_prefix=False)
         buffers = [parameter for parameter in network.get_parameters() if not parameter.requires_grad]
         self.buffers = ParameterTuple(buffers)
-        self.kept = ParameterTuple([Parameter(buffer.copy(), name=f"kept.{buffer.name}", requires_grad=False)
+        self.kept = ParameterTuple([Parameter(buffer.copy(), name=f"{prefix}.{buffer.name}", requires_grad=False)
                                     for buffer in buffers])
         self.hyper_map = ops.HyperMap()
 

@@ -21,8 +21,8 @@ class TrainStep(TrainOneStepWithLossScaleCell):
 
     Gradients are clipped after unscaling and reduction over the ranks: by norm first, then by value. A window is
     `accumulation_steps` calls; the scale, the optimizer and all counters move once a window, at its last call.
-    RowTensor gradients are not supported. `max_consecutive_overflows`,
-    `check_interval` and `fit_loss_dtype` are taken as :class:`TrainOneStepWithLossScaleCell` takes them.
+    `max_consecutive_overflows`, `check_interval` and `fit_loss_dtype` are taken as
+    :class:`TrainOneStepWithLossScaleCell` takes them.
 
     Args:
         network (Cell): As :class:`TrainOneStepWithLossScaleCell` takes it.
@@ -44,12 +44,14 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         - **\*inputs** (Tuple(Tensor)) - What `network` takes.
 
     Outputs:
-        Tuple of 3 Tensors, as the documented step returns them. Inside a window the flag is this
-        micro-step's, on this rank; at its end it says that this call or the window overflowed.
+        Tuple of 3 Tensors, as :class:`TrainOneStepWithLossScaleCell` returns them. With accumulation the flag is
+        this call's. It tells whether this rank's gradients overflowed or, in the last call of a window, the mean over
+        all ranks did. What became of the window, `get_outcome` tells.
 
     Raises:
         TypeError: If an argument has another type than stated.
-        ValueError: If a number is out of range, or `scale_sense` is given with `scaling` False, or missing without.
+        ValueError: If a number is out of range, `scale_sense` is given with `scaling` False or missing without, or
+            `network` has RowTensor gradients, which are neither clipped nor accumulated.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``
@@ -82,13 +84,17 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         if not scaling and scale_sense is not None:
             raise ValueError(message("TrainStep", "scale_sense", "None if 'scaling' is False", scale_sense))
         super().__init__(network, optimizer, scale_sense if scaling else Tensor(1, ms.float32), **watch_options)
+        if self.detector.row_tensors and (clip_norm or clip_value or accumulation_steps > 1):
+            raise ValueError("For 'TrainStep', 'network' must have no RowTensor gradients with 'clip_norm', "
+                             "'clip_value' or 'accumulation_steps'. Build its embeddings with sparse=False.")
         self.scaling = bool(scaling)
         self.last_outcome = Parameter(Tensor(0, ms.int32), name="last_outcome", requires_grad=False)
         self.accumulates = accumulation_steps > 1
         self.keeps_window = self.accumulates and bool(drop_window)
         self.clips_norm, self.clips_value, self.restores = clip_norm is not None, clip_value is not None, False
+        own_check = type(self).get_overflow_status is not TrainOneStepWithLossScaleCell.get_overflow_status
         # A register is read, not the norm: a saturated gradient is finite.
-        self.norm_decides = self.clips_norm and isinstance(self.detector, GradientCheck)
+        self.norm_decides = self.clips_norm and isinstance(self.detector, GradientCheck) and not own_check
         if self.clips_norm:
             self.clip_by_norm = ClipByNorm(clip_norm)
         if self.clips_value:
@@ -96,9 +102,12 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         if restore_buffers:
             self.restore = Restore(network)
             self.restores = len(self.restore.buffers) > 0
+        self.restores_micro_step = self.restores and self.accumulates and not self.keeps_window
+        if self.restores_micro_step:
+            self.restore_micro_step = Restore(network, "kept_in_window")
         if self.accumulates:
-            self.accumulate = Accumulate(self.weights, accumulation_steps, bool(drop_window))
-            self.own_detector = build(choose(), False, len(self.weights))
+            self.accumulate = Accumulate(self.weights, accumulation_steps)
+            self.own_detector = None if own_check else build(choose(), False, len(self.weights))
             self.ranks = float(self.degree) if self.is_distributed else 1.0
         if not scaling:
             self.grad = ops.GradOperation(get_by_list=True, sens_param=False)
@@ -111,7 +120,7 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         status = ops.depend(status, loss)
         if self.accumulates:
             return self._micro_step(status, loss, grads)
-        loss, overflow = self._finish(status, loss, self.grad_reducer(grads), Tensor(False))
+        loss, overflow = self._finish(status, loss, self.grad_reducer(grads))
         return loss, overflow, self.scale_sense + 0.0
 
     def get_outcome(self):
@@ -122,6 +131,21 @@ class TrainStep(TrainOneStepWithLossScaleCell):
             str, "accumulated", "applied" or "skipped".
         """
         return OUTCOMES[self.last_outcome.asnumpy().item()]
+
+    def get_global_norm(self):
+        """
+        Get the global norm that the gradients of the last step had, unscaled and reduced, before they were clipped.
+
+        Returns:
+            float, not finite if they were not; 0 before the first step. Inside a window, that of the window before.
+
+        Raises:
+            RuntimeError: If the step was built without `clip_norm`.
+        """
+        if not self.clips_norm:
+            raise RuntimeError("For 'TrainStep', 'get_global_norm' has no norm to tell: it was built without "
+                               "'clip_norm'. A large clip_norm measures it and limits nothing.")
+        return self.clip_by_norm.global_norm.asnumpy().item()
 
     def set_sense_scale(self, sens):
         """
@@ -144,40 +168,43 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         return self.unscale(self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss)))
 
     def _keep_buffers(self, inputs):
-        if not self.restores:
-            return inputs
-        if self.keeps_window:
-            if self.accumulate.micro_step == 0:
+        if self.restores:
+            if not self.accumulates or self.accumulate.micro_step == 0:
                 inputs = self.restore.keep(inputs)
-            return inputs
-        return self.restore.keep(inputs)
+            if self.restores_micro_step:
+                inputs = self.restore_micro_step.keep(inputs)
+        return inputs
 
     def _micro_step(self, status, loss, grads):
-        overflow = self.own_detector(status, grads)
-        if self.restores and not self.keeps_window:
-            loss = self._restore_if(overflow, loss)
+        if self.own_detector is None:
+            overflow = self.get_overflow_status(status, grads)
+        else:
+            overflow = self.own_detector(status, grads)
+        if self.restores_micro_step and overflow:
+            loss = self.restore_micro_step(loss)
         if self.accumulate(grads, overflow):
-            kept = self._over_ranks(ops.cast(self.accumulate.kept_micro_steps, ms.float32))
-            lost = self._over_ranks(ops.cast(self.accumulate.lost(), ms.float32))
+            # Every rank is here or none: a window's end is the same call on all of them.
+            kept = self.detector.sum_over_ranks(ops.cast(self.accumulate.kept_micro_steps, ms.float32))
+            all_steps = self.accumulate.steps * self.ranks
             mean = self.grad_reducer(self.accumulate.mean(grads, kept / self.ranks))
-            skip = lost > 0 if self.keeps_window else kept == 0
-            loss, skipped = self._finish(status, loss, mean, skip)
-            overflow = ops.logical_or(overflow, skipped)
+            loss, late = self._finish(status, loss, mean, kept < (all_steps if self.keeps_window else 1.0))
+            overflow = ops.logical_or(overflow, late)
             loss = self.accumulate.clear(loss)
         else:
             loss = ops.depend(loss, ops.assign(self.last_outcome, Tensor(0, ms.int32)))
         return loss, overflow, self.scale_sense + 0.0
 
-    def _restore_if(self, overflow, loss):
-        if overflow:
+    def _finish(self, status, loss, grads, drop=None):
+        """Move the scale, and run the optimizer or restore; return the loss and whether `grads` overflowed."""
+        grads, overflow = self._check_and_clip(status, grads)
+        skip = overflow if drop is None else ops.logical_or(overflow, drop)
+        if not self.process_loss_scale(skip):
+            loss = ops.depend(loss, self.optimizer(grads))
+        elif self.restores:
             loss = self.restore(loss)
-        return loss
+        return ops.depend(loss, ops.assign(self.last_outcome, ops.cast(skip, ms.int32) + 1)), overflow
 
-    def _over_ranks(self, number):
-        return self.detector.sum_over_ranks(number)
-
-    def _finish(self, status, loss, grads, skip):
-        """Clip, check, move the scale, and run the optimizer or restore; return (loss, overflow)."""
+    def _check_and_clip(self, status, grads):
         if self.norm_decides:
             grads, finite = self.clip_by_norm(grads)
             overflow = self.detector.any_rank(ops.logical_not(finite))
@@ -187,13 +214,7 @@ class TrainStep(TrainOneStepWithLossScaleCell):
                 grads, _ = self.clip_by_norm(ops.depend(grads, overflow))
         if self.clips_value:
             grads = self.clip_by_value(grads)
-        overflow = ops.logical_or(overflow, skip)
-        if not self.process_loss_scale(overflow):
-            loss = ops.depend(loss, self.optimizer(grads))
-        elif self.restores:
-            loss = self.restore(loss)
-        outcome = ops.cast(overflow, ms.int32) + 1
-        return ops.depend(loss, ops.assign(self.last_outcome, outcome)), overflow
+        return grads, overflow
 
 
 def pop_options(kwargs):

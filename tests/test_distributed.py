@@ -24,10 +24,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_job(ranks, folder):
+def run_job(ranks, folder, worker="distributed_worker.py"):
     """Run the worker on `ranks` CPU processes as a user would."""
     run_command([str(MSRUN), f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}",
-                 "--log_dir=logs", "--join=True", str(HERE / "distributed_worker.py"), str(folder)], folder)
+                 "--log_dir=logs", "--join=True", str(HERE / worker), str(folder)], folder)
 
 
 def run_command(command, folder):

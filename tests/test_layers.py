@@ -22,7 +22,7 @@ LAYERS = (
     ("train_step", "finite", "nested"),
     ("train_options", "double_unscale", "host_grads", "loss_scale"),
     ("dynamic_loss_scale", "held_scale"),
-    ("checkpoint", "get_loss_scale", "model", "scaler"),
+    ("checkpoint", "get_loss_scale", "joint_step", "model", "scaler"),
     ("conversion", "dynamic_scaler"),
     ("patch",),
     ("reading", "history", "event_file", "gradient_figures", "as_it_was", "first_not_finite"),

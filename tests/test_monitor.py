@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Tensor, nn
 from mindspore.dataset import NumpySlicesDataset
 from poisoned import batch, with_loss
 
@@ -17,6 +17,7 @@ from ms_lossscale import (
     LossScaleMonitor,
     Model,
     TrainOneStepWithLossScaleCell,
+    TrainStep,
     load_checkpoint,
 )
 from ms_lossscale import callback as callback_file
@@ -26,10 +27,10 @@ INF = float("inf")
 X = np.ones((4, 3), np.float32)
 
 
-def make_step(scale=1024.0):
+def make_step(scale=1024.0, kind=TrainOneStepWithLossScaleCell, **options):
     network = with_loss()
     optimizer = nn.Momentum(network.trainable_params(), 0.01, 0.9)
-    return TrainOneStepWithLossScaleCell(network, optimizer, DynamicLossScaleUpdateCell(scale, 2, 1000))
+    return kind(network, optimizer, DynamicLossScaleUpdateCell(scale, 2, 1000), **options)
 
 
 def make_model(manager=None):
@@ -66,8 +67,8 @@ class CountedReads:
 class Fake:
     """A step whose counters a test moves by hand."""
 
-    def __init__(self):
-        self.step = make_step()
+    def __init__(self, **options):
+        self.step = make_step(**options)
 
     def move(self, applied, skipped, in_a_row, scale):
         for name, by in (("applied_steps", applied), ("skipped_steps", skipped)):
@@ -226,8 +227,8 @@ def scalars(folder):
 
 @pytest.mark.skipif(ms.__version__.startswith("2.0."), reason="tensorboard is checked with a newer protobuf")
 def test_tensorboards_own_reader_finds_scale_skipped_steps_and_norm(tmp_path):
-    fake = Fake()
-    fake.step.grad_norm = Parameter(Tensor(2.5, ms.float32), name="grad_norm", requires_grad=False)
+    fake = Fake(kind=TrainStep, clip_norm=1.0)
+    fake.step.clip_by_norm.global_norm.set_data(Tensor(2.5, ms.float32))
     with LossScaleMonitor(1, tensorboard=tmp_path / "tb", quiet=True) as monitor:
         for applied, scale in ((0, 512.0), (1, 512.0), (0, 256.0)):
             fake.move(applied, 1 - applied, 1 - applied, scale)
