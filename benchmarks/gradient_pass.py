@@ -143,6 +143,6 @@ def measure(quick):
     results = {}
     for name, (count, shape) in (QUICK_SETS if quick else SETS).items():
         large = count * int(np.prod(shape)) > 2**24
-        results[name] = medians(variants(count, shape), rounds=3 if quick else 9 if large else 30,
+        results[name] = medians(variants(count, shape), rounds=3 if quick or large else 15,
                                 repeats=1 if large else 3)
     return results

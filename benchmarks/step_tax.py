@@ -120,5 +120,5 @@ def measure(quick):
         for call in calls.values():
             for _ in range(3):
                 once(call)
-        seconds[name] = medians(calls, rounds=4 if quick else 60 if tiny else 24, repeats=5 if tiny else 2)
+        seconds[name] = medians(calls, rounds=4 if quick else 18 if tiny else 12, repeats=3 if tiny else 1)
     return seconds, firsts
