@@ -94,7 +94,7 @@ class JointStep(nn.Cell):
         told, scales = (), ()
         for index, step in enumerate(self.steps):
             skip = overflow if self.skip_together else flags[index]
-            step._count(skip)
+            step._count(skip, step.applied_steps, step.skipped_steps, step.consecutive_overflows)
             if self.moves[index]:
                 step.loss_scaling_manager(step.scale_sense, overflow if self.shared_scale else flags[index])
             told += (_apply(step, losses[index], grads[index], skip),)

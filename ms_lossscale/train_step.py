@@ -5,6 +5,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.context import ParallelMode
 
 from ms_lossscale._versions import assign_now, refuse_trace
+from ms_lossscale.count import Count
 from ms_lossscale.gradients import Seed, Unscale
 from ms_lossscale.misuse import check_call, check_step
 from ms_lossscale.overflow.table import build, choose
@@ -104,7 +105,9 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         self._flag = Flag()
         self._seed = Seed()
         self._unscale = Unscale()
-        self.detector = build(choose(), self.is_distributed, len(self.weights))
+        choice = choose()
+        self._count = Count(on_host=choice.name == "host")
+        self.detector = build(choice, self.is_distributed, len(self.weights))
         self.detector.row_tensors = gives_row_tensors(network)
         # What subclasses written for MindSpore's step reach for.
         self.hyper_map = ops.HyperMap()
@@ -232,16 +235,9 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         Returns:
             Tensor, what the update cell returned, else `overflow`.
         """
-        overflow = self._count(self._flag(overflow))
+        overflow = self._count(self._flag(overflow), self.applied_steps, self.skipped_steps, self.consecutive_overflows)
         if self.loss_scaling_manager is not None:
             return self.loss_scaling_manager(self.scale_sense, overflow)
-        return overflow
-
-    def _count(self, overflow):
-        skipped = ops.cast(overflow, ms.int32)
-        ops.assign_add(self.skipped_steps, skipped)
-        ops.assign_add(self.applied_steps, 1 - skipped)
-        ops.assign(self.consecutive_overflows, (self.consecutive_overflows + skipped) * skipped)
         return overflow
 
 

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "ms_lossscale"
 LAYERS = (
     ("_errors", "_versions"),
     ("rule", "convertible", "misuse"),
-    ("update_cell",),
+    ("update_cell", "count"),
     ("manager_state", "stuck"),
     ("watch",),
     ("manager", "gradients", "scale_argument", "overflow.values", "clip", "accumulate",

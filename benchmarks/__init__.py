@@ -1,0 +1,1 @@
+"""What loss scaling costs, measured; run it with: python -m benchmarks"""

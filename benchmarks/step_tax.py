@@ -1,0 +1,124 @@
+"""The training step: with loss scaling, with nothing but the `if` around the optimizer, and plain."""
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+import ms_lossscale
+from benchmarks.timing import medians, once
+
+SCALE = 1024.0
+PLAIN = "plain"
+
+_divided = ops.MultitypeFuncGraph("divided")
+
+
+@_divided.register("Tensor", "Tensor")
+def _tensor_divided(scale, grad):
+    return grad * ops.cast(ops.Reciprocal()(scale), ops.dtype(grad))
+
+
+class GateOnly(nn.TrainOneStepCell):
+    """A flag that is never set, and the `if`: what any step that may skip the optimizer costs at least."""
+
+    def __init__(self, network, optimizer):
+        super().__init__(network, optimizer)
+        self.overflow = Parameter(Tensor(False), name="overflow", requires_grad=False)
+
+    def construct(self, *inputs):
+        loss = self.network(*inputs)
+        seed = ops.fill(loss.dtype, loss.shape, self.sens)
+        grads = self.grad_reducer(self.grad(self.network, self.weights)(*inputs, seed))
+        if not self.overflow:
+            loss = ops.depend(loss, self.optimizer(grads))
+        return loss
+
+
+class Subclass(ms_lossscale.TrainOneStepWithLossScaleCell):
+    """A step as MindSpore's documentation writes one of its own."""
+
+    def construct(self, *inputs):
+        loss = self.network(*inputs)
+        scale = self.scale_sense
+        status, scale = self.start_overflow_check(loss, scale)
+        seed = ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
+        grads = self.grad(self.network, self.weights)(*inputs, seed)
+        grads = self.hyper_map(ops.partial(_divided, scale), grads)
+        grads = self.grad_reducer(grads)
+        cond = self.get_overflow_status(status, grads)
+        overflow = self.process_loss_scale(cond)
+        if not overflow:
+            loss = ops.depend(loss, self.optimizer(grads))
+        return loss, cond, scale
+
+
+def mindspore_step(network, optimizer):
+    """Return MindSpore's own step; it runs on CPU if it takes it for an Ascend that makes Inf and NaN."""
+    step = nn.TrainOneStepWithLossScaleCell(network, optimizer, nn.DynamicLossScaleUpdateCell(SCALE, 2, 1000))
+    step.ascend_910b_target, step.enable_allfinite = True, False
+    return step
+
+
+def our_step(network, optimizer, step=ms_lossscale.TrainOneStepWithLossScaleCell):
+    """Return this package's step."""
+    return step(network, optimizer, ms_lossscale.DynamicLossScaleUpdateCell(SCALE, 2, 1000))
+
+
+STEPS = {
+    PLAIN: nn.TrainOneStepCell,
+    "plain again": nn.TrainOneStepCell,
+    "the if alone": GateOnly,
+    "ours": our_step,
+    "ours, a subclass": lambda network, optimizer: our_step(network, optimizer, Subclass),
+    "MindSpore's": mindspore_step,
+}
+
+
+def dense(*widths):
+    """Return a network of dense layers."""
+    layers = []
+    for taken, given in zip(widths, widths[1:]):
+        layers += [nn.Dense(taken, given, weight_init="normal", bias_init="zeros"), nn.ReLU()]
+    return nn.SequentialCell(layers[:-1])
+
+
+def convolutional():
+    """Return a network like LeNet, for 28 x 28 pixels."""
+    return nn.SequentialCell(
+        nn.Conv2d(1, 6, 5, pad_mode="same", weight_init="normal"), nn.ReLU(), nn.MaxPool2d(2, 2),
+        nn.Conv2d(6, 16, 5, pad_mode="valid", weight_init="normal"), nn.ReLU(), nn.MaxPool2d(2, 2), nn.Flatten(),
+        dense(400, 120, 84, 10))
+
+
+NETWORKS = {
+    "tiny: 3 x 64, batch 32": (lambda: dense(64, 64, 64, 64), (32, 64), (32, 64)),
+    "wide: 4 x 2048, batch 8": (lambda: dense(2048, 2048, 2048, 2048, 2048), (8, 2048), (8, 2048)),
+    "convolutional, batch 64": (convolutional, (64, 1, 28, 28), (64, 10)),
+}
+
+
+def build(step, network, input_shape, label_shape):
+    """Return a call of the step named `step`, over fresh parameters."""
+    ms.set_seed(1)
+    loss = nn.WithLossCell(network(), nn.MSELoss())
+    cell = STEPS[step](loss, nn.Momentum(loss.trainable_params(), learning_rate=1e-3, momentum=0.9))
+    cell.set_train()
+    random = np.random.default_rng(0)
+    inputs = Tensor(random.standard_normal(input_shape, np.float32))
+    labels = Tensor(random.standard_normal(label_shape, np.float32))
+    return lambda: cell(inputs, labels)
+
+
+def measure(quick):
+    """Return ({network: {step: seconds}}, {network: {step: seconds of the first call}}) in the mode that is set."""
+    seconds, firsts = {}, {}
+    for name, parts in list(NETWORKS.items())[:1 if quick else None]:
+        once(build(PLAIN, *parts))  # what the process does once counts for no variant
+        calls = {step: build(step, *parts) for step in STEPS}
+        firsts[name] = {step: once(call) for step, call in calls.items()}
+        tiny = name.startswith("tiny")
+        for call in calls.values():
+            for _ in range(3):
+                once(call)
+        seconds[name] = medians(calls, rounds=4 if quick else 18 if tiny else 12, repeats=3 if tiny else 1)
+    return seconds, firsts
