@@ -225,7 +225,7 @@ def _leave_to_mindspore(who, manager, network, optimizer, boost_level):
         raise ValueError(f"For '{who}', loss scaling with {mode} is done by MindSpore's own cells, "
                          "which do not run on CPU.")
     warnings.warn(f"Loss scaling with {mode} is done by MindSpore's own cells: this package's overflow check and step "
-                  "counters are not in use.", RuntimeWarning, stacklevel=4 if who == "Model" else 3)
+                  "counters are not in use.", RuntimeWarning, stacklevel=5 if who == "Model" else 3)
     return True
 
 
