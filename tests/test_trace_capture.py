@@ -67,3 +67,41 @@ def test_functional_scalers_refuse_it_and_the_process_goes_on(tmp_path):
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "PYTHONPATH": where})
     assert done.stdout == SAID, done.stderr
+
+
+STEP_PROGRAM = """
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+from ms_lossscale import TrainOneStepWithLossScaleCell, TrainStep
+
+x, y = Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((2, 2), np.float32))
+ms.set_context(mode=ms.PYNATIVE_MODE)
+for kind in (TrainOneStepWithLossScaleCell, TrainStep):
+    network = nn.Dense(3, 2, weight_init="ones", bias_init="zeros")
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    step = kind(nn.WithLossCell(network, nn.MSELoss()), optimizer, Tensor(8.0))
+
+    def train(x, y):
+        return step(x, y)
+
+    traced = ms.jit(train, capture_mode="trace")
+    for _ in range(2):
+        try:
+            print(traced(x, y))
+        except RuntimeError as error:
+            print(str(error).split(" is ")[0])
+    print(step(x, y)[1])
+"""
+
+
+@pytest.mark.skipif(ms.__version__ < "2.1", reason="MindSpore 2.0.0 has no trace capture")
+def test_steps_refuse_it_and_the_process_goes_on(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(STEP_PROGRAM, encoding="utf-8")
+    where = str(Path(ms_lossscale.__file__).parent.parent)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": where})
+    said = "".join(f"For '{kind}', jit with capture_mode=\"trace\"\n" * 2 + "False\n"
+                   for kind in ("TrainOneStepWithLossScaleCell", "TrainStep"))
+    assert done.stdout == said, done.stderr
