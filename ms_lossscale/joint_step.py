@@ -1,7 +1,6 @@
 """Several training steps as one: their losses are taken together, and their updates are made together or not at all."""
 
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import nn, ops
 
 from ms_lossscale._errors import check_bool, message
 from ms_lossscale._versions import refuse_trace
@@ -60,26 +59,22 @@ class JointStep(nn.Cell):
         self.shared_scale = bool(shared_scale)
         # The prefix keeps the steps' parameters of one name apart, in a graph and in a checkpoint.
         self.steps = nn.CellList(steps)
-        self.moves = tuple(step.loss_scaling_manager is not None for step in steps)
         if shared_scale:
             for step in self.steps[1:]:
                 step.scale_sense = self.steps[0].scale_sense
                 step.loss_scaling_manager = None
-            self.moves = (self.moves[0], *(False for _ in steps[1:]))
+        self.first = None
+        for step in reversed(list(self.steps)):
+            self.first = Link(step, self.first, step.loss_scaling_manager is not None, self.shared_scale,
+                              self.skip_together)
 
     def construct(self, *inputs):
-        for step in self.steps:
-            inputs = step._keep_buffers(inputs)
-        losses, grads, flags, before, overflow = (), (), (), self.steps[0].scale_sense, Tensor(False)
-        for step in self.steps:
-            # After the check of the step before: there is one overflow register.
-            status, tied = step.start_overflow_check(before, inputs)
-            loss = step.network(*tied)
-            reduced = step.grad_reducer(step._unscaled_grads(loss, tied))
-            limited, flag = step._check_and_clip(ops.depend(status, loss), reduced)
-            losses, grads, flags, before = losses + (loss,), grads + (limited,), flags + (flag,), flag  # noqa: RUF005
+        losses, grads, flags = self.first.gradients(self.first.step.scale_sense, self.first.keep_buffers(inputs))
+        overflow = flags[0]
+        for flag in flags[1:]:
             overflow = ops.logical_or(overflow, flag)
-        return self._update(losses, grads, flags, overflow)
+        losses, scales = self.first.update(losses, grads, flags, overflow)
+        return losses, flags, scales
 
     def __call__(self, *inputs, **kwargs):
         refuse_trace("JointStep")
@@ -90,25 +85,45 @@ class JointStep(nn.Cell):
             step.watch.after(step, loss)
         return outputs
 
-    def _update(self, losses, grads, flags, overflow):
-        told, scales = (), ()
-        for index, step in enumerate(self.steps):
-            skip = overflow if self.skip_together else flags[index]
-            step._count(skip, step.applied_steps, step.skipped_steps, step.consecutive_overflows)
-            if self.moves[index]:
-                step.loss_scaling_manager(step.scale_sense, overflow if self.shared_scale else flags[index])
-            told += (_apply(step, losses[index], grads[index], skip),)
-        for step in self.steps:
-            scales += (step.scale_sense + 0.0,)
-        return told, flags, scales
 
+class Link(nn.Cell):
+    """One step, and the link of the next: MindSpore 2.0.0 cannot compile a loop over networks."""
 
-def _apply(step, loss, grads, skip):
-    if not skip:
-        loss = ops.depend(loss, step.optimizer(grads))
-    elif step.restores:
-        loss = step.restore(loss)
-    return ops.depend(loss, ops.assign(step.last_outcome, ops.cast(skip, ms.int32) + 1))
+    def __init__(self, step, rest, moves, shared_scale, skip_together):
+        super().__init__(auto_prefix=False)
+        self.step, self.rest = step, rest
+        self.moves, self.shared_scale, self.skip_together = moves, shared_scale, skip_together
+
+    def keep_buffers(self, inputs):
+        """Keep what is not trained; return `inputs`."""
+        inputs = self.step._keep_buffers(inputs)
+        return inputs if self.rest is None else self.rest.keep_buffers(inputs)
+
+    def gradients(self, before, inputs):
+        """Return the losses, the gradients and whether they overflowed, of this step and those after it."""
+        # After the check of the step before: there is one overflow register.
+        status, tied = self.step.start_overflow_check(before, inputs)
+        loss = self.step.network(*tied)
+        grads = self.step.grad_reducer(self.step._unscaled_grads(loss, tied))
+        grads, overflow = self.step._check_and_clip(ops.depend(status, loss), grads)
+        if self.rest is None:
+            return (loss,), (grads,), (overflow,)
+        losses, all_grads, flags = self.rest.gradients(overflow, inputs)
+        return (loss,) + losses, (grads,) + all_grads, (overflow,) + flags  # noqa: RUF005
+
+    def update(self, losses, grads, flags, overflow):
+        """Count, move the scales and run the optimizers; return the losses and the scales."""
+        skip = overflow if self.skip_together else flags[0]
+        gate = self.step._count(skip, self.step.applied_steps, self.step.skipped_steps,
+                                self.step.consecutive_overflows)
+        if self.moves:
+            moved = self.step.loss_scaling_manager(self.step.scale_sense, overflow if self.shared_scale else flags[0])
+            gate = ops.depend(gate, moved)
+        loss = self.step._apply(losses[0], grads[0], skip, gate)
+        if self.rest is None:
+            return (loss,), (self.step.scale_sense + 0.0,)
+        rest, scales = self.rest.update(losses[1:], grads[1:], flags[1:], overflow)
+        return (loss,) + rest, (self.step.scale_sense + 0.0,) + scales  # noqa: RUF005
 
 
 def _check_steps(steps):

@@ -198,11 +198,14 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         """Move the scale, and run the optimizer or restore; return the loss and whether `grads` overflowed."""
         grads, overflow = self._check_and_clip(status, grads)
         skip = overflow if drop is None else ops.logical_or(overflow, drop)
-        if not self.process_loss_scale(skip):
+        return self._apply(loss, grads, skip, self.process_loss_scale(skip)), overflow
+
+    def _apply(self, loss, grads, skip, gate):
+        if not gate:
             loss = ops.depend(loss, self.optimizer(grads))
         elif self.restores:
             loss = self.restore(loss)
-        return ops.depend(loss, ops.assign(self.last_outcome, ops.cast(skip, ms.int32) + 1)), overflow
+        return ops.depend(loss, ops.assign(self.last_outcome, ops.cast(skip, ms.int32) + 1))
 
     def _check_and_clip(self, status, grads):
         if self.norm_decides:
