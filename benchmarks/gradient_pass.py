@@ -124,6 +124,7 @@ def variants(count, shape):
     grads = [Tensor(array) for array in arrays]
     cells = {
         REFERENCE: MulOnly(),
+        f"{REFERENCE}, again": MulOnly(),
         "ours, in the step": OurPass(count),
         "ours, functional": FunctionalPass(ms_lossscale.StaticLossScaler(SCALE), ms_lossscale.all_finite),
         "MindSpore, in the step": MindSporePass(),

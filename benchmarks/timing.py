@@ -1,4 +1,4 @@
-"""Times variants against each other: in turn, in an order that rotates, medians."""
+"""Times variants against each other: in turn, in an order drawn anew each round, medians."""
 
 import statistics
 import time
@@ -35,9 +35,10 @@ def medians(calls, rounds, repeats=1):
         repeats (int): The calls in one timing.
     """
     names, seconds = list(calls), {name: [] for name in calls}
-    for number in range(rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
+    order = np.random.default_rng(0)
+    for _ in range(rounds):
+        # Not rotated: then each variant would always run after the same one, and pay for what that one left behind.
+        for name in order.permutation(names):
             start = time.perf_counter()
             for _ in range(repeats):
                 outputs = calls[name]()
