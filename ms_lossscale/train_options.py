@@ -44,7 +44,7 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         - **\*inputs** (Tuple(Tensor)) - What `network` takes.
 
     Outputs:
-        Tuple of 3 Tensors, as :class:`TrainOneStepWithLossScaleCell` returns them. With accumulation the flag is
+        Tuple of 3 Tensors, as the documented step returns them. With accumulation the flag is
         this call's. It tells whether this rank's gradients overflowed or, in the last call of a window, the mean over
         all ranks did. What became of the window, `get_outcome` tells.
 

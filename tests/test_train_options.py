@@ -163,6 +163,16 @@ def test_a_window_that_overflows_when_it_is_reduced_restores_what_it_kept(mode):
     assert (seen, step.get_outcome(), changed(before, bits(step.restore.buffers))) == ([False, True], "skipped", set())
 
 
+@pytest.mark.slow
+def test_a_dropped_micro_step_restores_the_statistics_of_the_one_before(mode):
+    step = built(batch_norm=True, restore_buffers=True, accumulation_steps=3, drop_window=False)
+    data, label = batch()
+    step(data, label)[0].asnumpy()
+    before = bits(step.restore.buffers)
+    step(data * INF, label)[0].asnumpy()
+    assert changed(before, bits(step.restore.buffers)) == set()
+
+
 class Suspicious(TrainStep):
     """A step that takes a gradient above 5 for an overflow."""
 
