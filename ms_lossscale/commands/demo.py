@@ -7,6 +7,7 @@ import importlib.util
 import math
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import mindspore as ms
@@ -15,7 +16,7 @@ from mindspore import Tensor, nn
 from mindspore.dataset import NumpySlicesDataset
 from mindspore.train import Callback
 
-from ms_lossscale import DynamicLossScaleManager, FixedLossScaleManager, Model
+from ms_lossscale import DynamicLossScaleManager, FixedLossScaleManager, Model, NoLossScaleWarning
 
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
 EXTRAS = ("matplotlib", "sklearn", "tqdm")
@@ -136,7 +137,9 @@ def train(name: str, level: str, manager, training: tuple, held_out: tuple, opti
     steps = options.epochs * STEPS_PER_EPOCH
     rates = nn.cosine_decay_lr(0.0, LEARNING_RATE, steps, STEPS_PER_EPOCH, options.epochs)
     optimizer = nn.Adam(network.trainable_params(), rates)
-    model = Model(network, nn.MSELoss(), optimizer, amp_level=level, loss_scale_manager=manager)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoLossScaleWarning)  # one run goes without, to show what is lost
+        model = Model(network, nn.MSELoss(), optimizer, amp_level=level, loss_scale_manager=manager)
     batches = NumpySlicesDataset(training, ["scenes", "maps"], shuffle=False).batch(BATCH)
     with tqdm(total=steps, desc=f"{name:<23}", unit="step") as bar:
         history = History(bar)
