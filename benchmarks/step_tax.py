@@ -1,5 +1,7 @@
 """The training step: with loss scaling, with nothing but the `if` around the optimizer, and plain."""
 
+import functools
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -72,6 +74,18 @@ STEPS = {
     "ours, a subclass": lambda network, optimizer: our_step(network, optimizer, Subclass),
     "MindSpore's": mindspore_step,
 }
+OPTIONS = {"clip_norm": 1.0, "clip_value": 1.0, "accumulation_steps": 4, "restore_buffers": True, "scaling": False}
+
+
+def step_with(network, optimizer, **options):
+    """Return this package's step with options."""
+    if not options.get("scaling", True):
+        return ms_lossscale.TrainStep(network, optimizer, **options)
+    return our_step(network, optimizer, functools.partial(ms_lossscale.TrainStep, **options))
+
+
+STEPS.update({f"{name}={value}": functools.partial(step_with, **{name: value})
+              for name, value in OPTIONS.items()})
 
 
 def dense(*widths):
