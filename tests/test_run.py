@@ -118,10 +118,10 @@ def test_a_module_of_a_package_sees_what_python_shows_it(tmp_path):
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("", encoding="utf-8")
-    (package / "__main__.py").write_text(MAIN, encoding="utf-8")
-    job = run_script(*ON_CPU, "-m", "package", "--x", cwd=tmp_path)
-    facts = check_main(job, package / "__main__.py", [str(package / "__main__.py"), "--x"])
-    assert (facts["path"], facts["spec"], facts["package"]) == (str(tmp_path), "package.__main__", "package")
+    (package / "tool.py").write_text(MAIN, encoding="utf-8")
+    job = run_script(*ON_CPU, "-m", "package.tool", "--x", cwd=tmp_path)
+    facts = check_main(job, package / "tool.py", [str(package / "tool.py"), "--x"])
+    assert (facts["path"], facts["spec"], facts["package"]) == (str(tmp_path), "package.tool", "package")
 
 
 @pytest.mark.parametrize("argv, ours, theirs", [
