@@ -6,7 +6,9 @@ from mindspore.context import ParallelMode
 
 from ms_lossscale._versions import assign_now, refuse_trace
 from ms_lossscale.count import Count
+from ms_lossscale.fused import UnscaleAndCheck
 from ms_lossscale.gradients import Seed, Unscale
+from ms_lossscale.host_state import Snapshot
 from ms_lossscale.misuse import check_call, check_step
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.overflow.values import gives_row_tensors
@@ -106,9 +108,13 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         self._seed = Seed()
         self._unscale = Unscale()
         choice = choose()
-        self._count = Count(on_host=choice.name == "host")
+        self._count = Count()
+        self._snapshot = Snapshot()
         self.detector = build(choice, self.is_distributed, len(self.weights))
         self.detector.row_tensors = gives_row_tensors(network)
+        self._unscale_and_check = None
+        if choice.name == "host" and not self.is_distributed:
+            self._unscale_and_check = UnscaleAndCheck(self._unscale, self.grad_reducer, self.detector, self.weights)
         # What subclasses written for MindSpore's step reach for.
         self.hyper_map = ops.HyperMap()
         self.base = Tensor(1, ms.float32)
@@ -124,11 +130,14 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)
         loss = self.network(*inputs)
         grads = self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss))
-        grads = self.grad_reducer(self.unscale(grads))
-        overflow = self.get_overflow_status(ops.depend(status, loss), grads)
+        if self.in_one_pass:
+            grads, overflow = self._unscale_and_check(grads, self.scale_sense)
+        else:
+            grads = self.grad_reducer(self.unscale(grads))
+            overflow = self.get_overflow_status(ops.depend(status, loss), grads)
         if not self.process_loss_scale(overflow):
             loss = ops.depend(loss, self.optimizer(grads))
-        return loss, overflow, self.scale_sense + 0.0
+        return loss, overflow, self._snapshot(self.scale_sense)
 
     def __call__(self, *inputs, **kwargs):
         refuse_trace(type(self).__name__)
@@ -137,6 +146,14 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         outputs = super().__call__(*inputs, **kwargs)
         self.watch.after(self, outputs)
         return outputs
+
+    @property
+    def in_one_pass(self):
+        """bool, whether this step unscales and checks at once: on one CPU, unless a part is not this package's."""
+        fused, own = self._unscale_and_check, TrainOneStepWithLossScaleCell
+        return (fused is not None and fused.stands_for(self._unscale, self.grad_reducer, self.detector)
+                and all(getattr(type(self), method) is getattr(own, method) for method in (
+                    "start_overflow_check", "unscale", "get_overflow_status")))
 
     def get_loss_scale(self):
         """

@@ -1,10 +1,12 @@
-"""The cells that move the loss scale on the device: rule.py, as MindSpore operators."""
+"""The cells that move the loss scale: rule.py on the device, as MindSpore operators, or on the host where that is it."""
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
 from ms_lossscale._errors import check_flag, check_scale, message
-from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, make_rule
+from ms_lossscale.compiled import operator
+from ms_lossscale.host_state import on_host, read, write
+from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, ScaleState, make_rule
 
 
 def as_flag(who, overflow):
@@ -154,6 +156,7 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         rule = make_rule("DynamicLossScaleUpdateCell", "loss_scale_value", loss_scale_value, scale_factor,
                          scale_window, min_loss_scale, max_loss_scale, growth_factor, backoff_factor,
                          hysteresis, consecutive_hysteresis)
+        self.rule = rule
         self.scale_window = Tensor(int(rule.window), ms.int32)
         self.scale_factor = Tensor(float(scale_factor), ms.float32)
         self.growth_factor = Tensor(float(rule.growth), ms.float32)
@@ -166,15 +169,37 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         self.last_overflow_iter = _counter(0, "last_overflow_iterator_step")
         if self.hysteresis > 0:
             self.tolerated_overflows = _counter(0, "tolerated_overflows")
+        self.move = operator("move_scale", [[1]], [ms.bool_], writes=True)
+        self.options = (Tensor(self.hysteresis, ms.int32), Tensor(int(self.consecutive_hysteresis), ms.int32))
 
     def __call__(self, loss_scale, overflow):
         if not isinstance(loss_scale, Tensor) or loss_scale.dtype not in (ms.float32, ms.float64):
             raise TypeError(message(type(self).__name__, "loss_scale", "a float32 Parameter", loss_scale))
         if loss_scale.shape not in ((), (1,)):
             raise ValueError(message(type(self).__name__, "loss_scale", "a Parameter of shape () or (1,)", loss_scale))
+        if loss_scale.dtype == ms.float32 and on_host():
+            return self._move_on_host(loss_scale, as_flag(type(self).__name__, overflow))
         return super().__call__(loss_scale, overflow)
 
+    def _move_on_host(self, loss_scale, overflow):
+        state = ScaleState(read(loss_scale), read(self.cur_iter), read(self.last_overflow_iter))
+        if self.hysteresis > 0:
+            state.tolerated_overflows = read(self.tolerated_overflows)
+        self.rule.update(state, bool(overflow))
+        write(loss_scale, state.loss_scale)
+        write(self.cur_iter, state.cur_iter)
+        write(self.last_overflow_iter, state.last_overflow_iter)
+        if self.hysteresis > 0:
+            write(self.tolerated_overflows, state.tolerated_overflows)
+        return overflow
+
     def construct(self, loss_scale, overflow):
+        if self.move is not None and ops.dtype(loss_scale) == ms.float32:
+            tolerated = self.tolerated_overflows if self.hysteresis > 0 else self.cur_iter
+            return ops.reshape(self.move(
+                overflow, loss_scale, self.cur_iter, self.last_overflow_iter, tolerated, self.scale_window,
+                self.growth_factor, self.backoff_factor, self.minimum_loss_scale, self.maximum_loss_scale,
+                *self.options), ())
         grow = ops.less_equal(self.scale_window, self.cur_iter - self.last_overflow_iter)
         shrunk = loss_scale * self.backoff_factor
         if self.hysteresis > 0:

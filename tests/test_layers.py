@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parent.parent / "ms_lossscale"
 # A row is a layer: its files may import from the rows above. A file of the package is in exactly one row.
 LAYERS = (
     ("_errors", "_versions"),
-    ("rule", "convertible", "misuse"),
+    ("rule", "convertible", "misuse", "host_pass", "host_state"),
+    ("compiled",),
     ("update_cell", "count"),
     ("manager_state", "stuck"),
     ("watch",),
@@ -19,7 +20,8 @@ LAYERS = (
     ("dynamic_manager", "overflow.detector"),
     ("overflow.all_finite", "overflow.float_status", "overflow.host", "overflow.is_finite", "overflow.register"),
     ("overflow.table",),
-    ("train_step", "finite", "nested"),
+    ("fused", "nested"),
+    ("train_step", "finite"),
     ("train_options", "double_unscale", "host_grads", "loss_scale"),
     ("dynamic_loss_scale", "held_scale"),
     ("checkpoint", "get_loss_scale", "joint_step", "model", "scaler"),
