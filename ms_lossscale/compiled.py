@@ -16,8 +16,6 @@ from pathlib import Path
 
 from mindspore import ops
 
-from ms_lossscale.host_state import on_cpu
-
 # Set to 0, everything works without the compiled part.
 SWITCH = "MS_LOSSSCALE_COMPILED"
 REVISION = 1
@@ -32,7 +30,7 @@ class Operator(ops.Custom):
 
 def operator(name: str, shapes: Sequence | Callable, dtypes: Sequence | Callable, writes: bool = False) -> Operator | None:
     """
-    Return the operator `name` of compiled.c, or None: without a compiled part, or where the target is not CPU.
+    Return the operator `name` of compiled.c, for the device target CPU; None without a compiled part.
 
     Args:
         name: The function.
@@ -41,7 +39,7 @@ def operator(name: str, shapes: Sequence | Callable, dtypes: Sequence | Callable
         writes: Whether it writes into its inputs; MindSpore then orders it among what reads and writes them.
     """
     path = library()
-    if path is None or not on_cpu():
+    if path is None:
         return None
     made = Operator(f"{path}:{name}", _of_outputs(shapes), _of_outputs(dtypes), "aot")
     if writes:

@@ -1,18 +1,28 @@
 """Counts a step as applied or skipped."""
 
 import mindspore as ms
-from mindspore import nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from ms_lossscale.compiled import operator
 from ms_lossscale.host_state import on_host, read, write
 
 
-class Count(nn.Cell):
-    """Adds a step to its counters, int32 Parameters: one operator in a graph on CPU if it was compiled."""
+def counter(name, start=0):
+    """Return a Parameter that holds an int32, which nobody trains."""
+    return Parameter(Tensor(start, ms.int32), name=name, requires_grad=False)
 
-    def __init__(self):
+
+class Count(nn.Cell):
+    """
+    Adds a step to its counters, int32 Parameters.
+
+    Args:
+        on_host (bool): Whether the target is CPU: in a graph a compiled operator does it then, if there is one.
+    """
+
+    def __init__(self, on_host):
         super().__init__(auto_prefix=False)
-        self.count = operator("count_step", [[1]], [ms.bool_], writes=True)
+        self.count = operator("count_step", [[1]], [ms.bool_], writes=True) if on_host else None
 
     def construct(self, overflow, applied, skipped, in_a_row):
         if self.count is not None:

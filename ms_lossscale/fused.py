@@ -9,6 +9,7 @@ from ms_lossscale.gradients import unscaled_on_host
 
 # Gradients in one operator: MindSpore takes twice as long for one with 300 of them as for ten with 30.
 CHUNK = 32
+METHODS = ("start_overflow_check", "unscale", "get_overflow_status")
 
 
 class UnscaleAndCheck(nn.Cell):
@@ -18,24 +19,25 @@ class UnscaleAndCheck(nn.Cell):
     In a graph it is one pass if this installation has the compiled part and every gradient is a float32 Tensor.
 
     Args:
-        unscale (Cell): The first of the parts it stands for: called with the gradients and the scale.
-        reducer (Callable): The second, which changes nothing.
-        check (GradientCheck): The third: called with a status and the gradients.
-        weights (ParameterTuple): What the gradients belong to.
+        step (Cell): The step whose parts it stands for: what unscales, reduces (here it does not), and checks.
+        documented (type): The class whose methods call these parts.
     """
 
-    def __init__(self, unscale, reducer, check, weights):
+    def __init__(self, step, documented):
         super().__init__(auto_prefix=False)
-        self.unscale, self.reducer, self.check = unscale, reducer, check
+        self.unscale, self.reducer, self.check = _parts(step)
+        self.methods = [getattr(documented, name) for name in METHODS]
         self.no_status = Tensor([0] * 8, ms.int32)
         self.fused = None
-        if all(weight.dtype == ms.float32 for weight in weights) and not check.row_tensors:
+        if all(weight.dtype == ms.float32 for weight in step.weights) and not self.check.row_tensors:
             self.fused = operator("unscale_and_check", lambda inputs: (*inputs[:-1], [1]),
                                   lambda inputs: (*inputs[:-1], ms.bool_))
 
-    def stands_for(self, unscale, reducer, check):
-        """Return whether a step still has the parts that this was made for."""
-        return self.unscale is unscale and self.reducer is reducer and self.check is check
+    def stands_for(self, step):
+        """Return whether the parts and methods of `step` are still the ones this was made for."""
+        methods = [getattr(type(step), name) for name in METHODS]
+        return methods == self.methods and all(
+            part is own for part, own in zip(_parts(step), (self.unscale, self.reducer, self.check)))
 
     def construct(self, grads, scale):
         """Return (grads, a bool of shape ())."""
@@ -54,3 +56,7 @@ class UnscaleAndCheck(nn.Cell):
         inverse = np.float32(1) / scale.asnumpy().reshape(())
         pairs = [unscaled_on_host(grad, inverse) for grad in grads]
         return tuple(grad for grad, _ in pairs), Tensor(any(overflow for _, overflow in pairs))
+
+
+def _parts(step):
+    return step._unscale, step.grad_reducer, step.detector

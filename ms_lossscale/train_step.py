@@ -5,7 +5,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.context import ParallelMode
 
 from ms_lossscale._versions import assign_now, refuse_trace
-from ms_lossscale.count import Count
+from ms_lossscale.count import Count, counter
 from ms_lossscale.fused import UnscaleAndCheck
 from ms_lossscale.gradients import Seed, Unscale
 from ms_lossscale.host_state import Snapshot
@@ -99,22 +99,19 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         super().__init__(network, optimizer, sens=None)
         self.scale_sense = Parameter(scale, name="scale_sense", requires_grad=False)
         self.loss_scaling_manager = scale_sense if isinstance(scale_sense, nn.Cell) else None
-        self.applied_steps = _counter("applied_steps")
-        self.skipped_steps = _counter("skipped_steps")
-        self.consecutive_overflows = _counter("consecutive_overflows")
+        self.applied_steps = counter("applied_steps")
+        self.skipped_steps = counter("skipped_steps")
+        self.consecutive_overflows = counter("consecutive_overflows")
         self.watch = Watch(**options)
         self.is_distributed = self.parallel_mode != ParallelMode.STAND_ALONE
-        self._flag = Flag()
-        self._seed = Seed()
-        self._unscale = Unscale()
+        self._seed, self._unscale, self._flag, self._snapshot = Seed(), Unscale(), Flag(), Snapshot()
         choice = choose()
-        self._count = Count()
-        self._snapshot = Snapshot()
+        on_host = choice.name == "host"
+        self._count = Count(on_host)
         self.detector = build(choice, self.is_distributed, len(self.weights))
         self.detector.row_tensors = gives_row_tensors(network)
-        self._unscale_and_check = None
-        if choice.name == "host" and not self.is_distributed:
-            self._unscale_and_check = UnscaleAndCheck(self._unscale, self.grad_reducer, self.detector, self.weights)
+        alone = on_host and not self.is_distributed
+        self._unscale_and_check = UnscaleAndCheck(self, TrainOneStepWithLossScaleCell) if alone else None
         # What subclasses written for MindSpore's step reach for.
         self.hyper_map = ops.HyperMap()
         self.base = Tensor(1, ms.float32)
@@ -124,13 +121,13 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         self.enable_tuple_broaden = True
         check_step(self)
         if isinstance(scale_sense, UpdateCell):
-            scale_sense.follow(self.scale_sense)
+            scale_sense.follow(self.scale_sense, on_host)
 
     def construct(self, *inputs):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)
         loss = self.network(*inputs)
         grads = self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss))
-        if self.in_one_pass:
+        if self._in_one_pass:
             grads, overflow = self._unscale_and_check(grads, self.scale_sense)
         else:
             grads = self.grad_reducer(self.unscale(grads))
@@ -148,12 +145,8 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         return outputs
 
     @property
-    def in_one_pass(self):
-        """bool, whether this step unscales and checks at once: on one CPU, unless a part is not this package's."""
-        fused, own = self._unscale_and_check, TrainOneStepWithLossScaleCell
-        return (fused is not None and fused.stands_for(self._unscale, self.grad_reducer, self.detector)
-                and all(getattr(type(self), method) is getattr(own, method) for method in (
-                    "start_overflow_check", "unscale", "get_overflow_status")))
+    def _in_one_pass(self):
+        return self._unscale_and_check is not None and self._unscale_and_check.stands_for(self)
 
     def get_loss_scale(self):
         """
@@ -253,10 +246,4 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
             Tensor, what the update cell returned, else `overflow`.
         """
         overflow = self._count(self._flag(overflow), self.applied_steps, self.skipped_steps, self.consecutive_overflows)
-        if self.loss_scaling_manager is not None:
-            return self.loss_scaling_manager(self.scale_sense, overflow)
-        return overflow
-
-
-def _counter(name):
-    return Parameter(Tensor(0, ms.int32), name=name, requires_grad=False)
+        return overflow if self.loss_scaling_manager is None else self.loss_scaling_manager(self.scale_sense, overflow)

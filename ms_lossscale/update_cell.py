@@ -1,10 +1,11 @@
 """The cells that move the loss scale: rule.py on the device, as MindSpore operators, or on the host where that is it."""
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
 
 from ms_lossscale._errors import check_flag, check_scale, message
 from ms_lossscale.compiled import operator
+from ms_lossscale.count import counter
 from ms_lossscale.host_state import on_host, read, write
 from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, ScaleState, make_rule
 
@@ -38,12 +39,13 @@ class UpdateCell(nn.Cell):
         # Not in a graph: a graph takes `construct`.
         return super().__call__(loss_scale, as_flag(type(self).__name__, overflow))
 
-    def follow(self, scale_sense):
+    def follow(self, scale_sense, on_host=False):
         """
         Let `get_loss_scale` report the live scale of the step that owns this cell; the step calls it once it is built.
 
         Args:
             scale_sense (Parameter): The step's scale.
+            on_host (bool): Whether the step runs on CPU. Default: ``False`` .
         """
         # Past Cell.__setattr__, which would take the step's Parameter for one of this cell's own.
         self.__dict__["_live_scale"] = scale_sense
@@ -165,11 +167,11 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         self.maximum_loss_scale = Tensor(float(rule.maximum), ms.float32)
         self.hysteresis = int(rule.hysteresis)
         self.consecutive_hysteresis = rule.consecutive
-        self.cur_iter = _counter(1, "current_iterator_step")
-        self.last_overflow_iter = _counter(0, "last_overflow_iterator_step")
+        self.cur_iter = counter("current_iterator_step", start=1)
+        self.last_overflow_iter = counter("last_overflow_iterator_step")
         if self.hysteresis > 0:
-            self.tolerated_overflows = _counter(0, "tolerated_overflows")
-        self.move = operator("move_scale", [[1]], [ms.bool_], writes=True)
+            self.tolerated_overflows = counter("tolerated_overflows")
+        self.move = None
         self.options = (Tensor(self.hysteresis, ms.int32), Tensor(int(self.consecutive_hysteresis), ms.int32))
 
     def __call__(self, loss_scale, overflow):
@@ -180,6 +182,10 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         if loss_scale.dtype == ms.float32 and on_host():
             return self._move_on_host(loss_scale, as_flag(type(self).__name__, overflow))
         return super().__call__(loss_scale, overflow)
+
+    def follow(self, scale_sense, on_host=False):
+        super().follow(scale_sense, on_host)
+        self.move = operator("move_scale", [[1]], [ms.bool_], writes=True) if on_host else None
 
     def _move_on_host(self, loss_scale, overflow):
         state = ScaleState(read(loss_scale), read(self.cur_iter), read(self.last_overflow_iter))
@@ -222,7 +228,3 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         spent = ops.select(restored, ops.zeros_like(spent), spent + ops.cast(tolerated, ms.int32))
         ops.assign(self.tolerated_overflows, spent)
         return tolerated
-
-
-def _counter(start, name):
-    return Parameter(Tensor(start, ms.int32), name=name, requires_grad=False)
