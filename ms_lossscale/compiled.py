@@ -11,7 +11,7 @@ import importlib.machinery
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from mindspore import ops
@@ -28,7 +28,8 @@ class Operator(ops.Custom):
         return self
 
 
-def operator(name: str, shapes: Sequence | Callable, dtypes: Sequence | Callable, writes: bool = False) -> Operator | None:
+def operator(name: str, shapes: Sequence | Callable, dtypes: Sequence | Callable,
+             writes: bool = False) -> Operator | None:
     """
     Return the operator `name` of compiled.c, for the device target CPU; None without a compiled part.
 
@@ -52,7 +53,7 @@ def library() -> str | None:
     return None if os.environ.get(SWITCH) == "0" else _usable(Path(__file__).parent)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _usable(folder: Path) -> str | None:
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         path = folder / f"_compiled{suffix}"

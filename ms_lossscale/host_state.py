@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from mindspore import Parameter, Tensor, context, nn
 
 from ms_lossscale._versions import host_writes_arrive
 
 
-@lru_cache(maxsize=None)
+@cache
 def on_host() -> bool:
     """Return whether the host may write a Parameter where it lies; asked where a device target is in use already."""
     return on_cpu() and host_writes_arrive()

@@ -1,4 +1,4 @@
-"""The cells that move the loss scale: rule.py on the device, as MindSpore operators, or on the host where that is it."""
+"""The cells that move the loss scale: rule.py as MindSpore operators, or by the host where it holds the state."""
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops

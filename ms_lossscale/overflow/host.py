@@ -1,4 +1,4 @@
-"""CPU: one operator, compiled or NumPy's, looks at all gradients in one pass; outside a graph NumPy does where they lie."""
+"""CPU: one operator, compiled or NumPy's, looks at all gradients; outside a graph NumPy does, where they lie."""
 
 import inspect
 
@@ -12,6 +12,7 @@ from ms_lossscale.compiled import operator
 from ms_lossscale.host_pass import has_overflow
 from ms_lossscale.overflow.detector import GradientCheck
 from ms_lossscale.overflow.values import flatten
+
 
 def _flag_operator(count):
     """Return a graph operator: `count` arrays to a bool of shape (1,)."""
@@ -42,10 +43,13 @@ class HostCheck(GradientCheck):
     of them; if there are more or fewer, one operator looks at each. Outside a graph NumPy reads them where they lie.
     """
 
+    primitives = ("Custom(pyfunc)",)
+
     def __init__(self, distributed, count):
         super().__init__(distributed)
         self.not_finite = operator("not_finite", [[1]], [ms.bool_])
-        self.primitives = ("Custom(pyfunc)" if self.not_finite is None else "Custom(aot)",)
+        if self.not_finite is not None:
+            self.primitives = ("Custom(aot)",)
         self.count = count
         self.flag_of_all = _flag_operator(count)
         self.flag_of_one = _flag_operator(1)
