@@ -3,6 +3,7 @@
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
+from ms_lossscale._errors import check_flag
 from ms_lossscale.compiled import operator
 from ms_lossscale.host_state import on_host, read, write
 
@@ -10,6 +11,13 @@ from ms_lossscale.host_state import on_host, read, write
 def counter(name, start=0):
     """Return a Parameter that holds an int32, which nobody trains."""
     return Parameter(Tensor(start, ms.int32), name=name, requires_grad=False)
+
+
+def as_flag(who, overflow):
+    """Return `overflow` as a bool Tensor of shape (); raise unless it is a flag."""
+    if isinstance(overflow, Tensor) and overflow.dtype == ms.bool_ and overflow.shape == ():
+        return overflow
+    return Tensor(check_flag(who, "overflow", overflow), ms.bool_)
 
 
 class Count(nn.Cell):
@@ -34,6 +42,7 @@ class Count(nn.Cell):
         return overflow
 
     def __call__(self, overflow, applied, skipped, in_a_row):
+        overflow = as_flag("process_loss_scale", overflow)
         if not on_host():
             return self.construct(overflow, applied, skipped, in_a_row)
         if overflow:

@@ -25,7 +25,8 @@ class UnscaleAndCheck(nn.Cell):
 
     def __init__(self, step, documented):
         super().__init__(auto_prefix=False)
-        self.unscale, self.reducer, self.check = _parts(step)
+        # Past Cell.__setattr__: MindSpore walks over all cells of a cell at every call.
+        self.__dict__.update(zip(("unscale", "reducer", "check"), _parts(step)))
         self.methods = [getattr(documented, name) for name in METHODS]
         self.no_status = Tensor([0] * 8, ms.int32)
         self.fused = None

@@ -36,23 +36,21 @@ def refuse_loss(found):
                     f"it returned {found}. Wrap it in a Cell that does.")
 
 
-class Seed(nn.Cell):
-    """The gradient of the scaled loss: the scale, in the loss's dtype, at every element of the loss."""
-
-    def construct(self, loss, scale):
-        if isinstance(loss, (tuple, list, dict)):
-            refuse_loss("several outputs")
-        if not isinstance(loss, Tensor):
-            refuse_loss("no Tensor")
-        if ops.dtype(loss) not in FLOAT_DTYPES:
-            refuse_loss(ops.dtype(loss))
-        # After the loss, so after an overflow register was cleared: the cast of a large scale may raise it.
-        scale = ops.depend(scale if ops.shape(scale) == () else ops.reshape(scale, ()), loss)
-        if ops.dtype(loss) == ms.float32 and ops.shape(loss) == ():
-            return scale
-        if ops.dtype(loss) in BFLOAT16:  # PYNATIVE mode on CPU has no bfloat16 ones_like
-            return ops.cast(ops.ones_like(ops.cast(loss, ms.float32)) * scale, ops.dtype(loss))
-        return ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
+def seed_of(loss, scale):
+    """Return the gradient of the scaled loss: the scale, in the loss's dtype, at every element of the loss."""
+    if isinstance(loss, (tuple, list, dict)):
+        refuse_loss("several outputs")
+    if not isinstance(loss, Tensor):
+        refuse_loss("no Tensor")
+    if ops.dtype(loss) not in FLOAT_DTYPES:
+        refuse_loss(ops.dtype(loss))
+    # After the loss, so after an overflow register was cleared: the cast of a large scale may raise it.
+    scale = ops.depend(scale if ops.shape(scale) == () else ops.reshape(scale, ()), loss)
+    if ops.dtype(loss) == ms.float32 and ops.shape(loss) == ():
+        return scale
+    if ops.dtype(loss) in BFLOAT16:  # PYNATIVE mode on CPU has no bfloat16 ones_like
+        return ops.cast(ops.ones_like(ops.cast(loss, ms.float32)) * scale, ops.dtype(loss))
+    return ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
 
 
 def unscaled_on_host(grad, inverse):

@@ -7,14 +7,14 @@ from mindspore.context import ParallelMode
 from ms_lossscale._versions import assign_now, refuse_trace
 from ms_lossscale.count import Count, counter
 from ms_lossscale.fused import UnscaleAndCheck
-from ms_lossscale.gradients import Seed, Unscale
+from ms_lossscale.gradients import Unscale, seed_of
 from ms_lossscale.host_state import Snapshot
 from ms_lossscale.misuse import check_call, check_step
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.overflow.values import gives_row_tensors
 from ms_lossscale.scale_argument import check_training_parts, initial_scale, scale_tensor
 from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS
-from ms_lossscale.update_cell import Flag, UpdateCell
+from ms_lossscale.update_cell import UpdateCell
 from ms_lossscale.watch import Watch, check_watch_options
 
 
@@ -104,7 +104,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         self.consecutive_overflows = counter("consecutive_overflows")
         self.watch = Watch(**options)
         self.is_distributed = self.parallel_mode != ParallelMode.STAND_ALONE
-        self._seed, self._unscale, self._flag, self._snapshot = Seed(), Unscale(), Flag(), Snapshot()
+        self._unscale, self._snapshot = Unscale(), Snapshot()
         choice = choose()
         on_host = choice.name == "host"
         self._count = Count(on_host)
@@ -208,7 +208,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         Returns:
             Tensor of the dtype and shape of `loss`, the loss scale in every element.
         """
-        return self._seed(loss, self.scale_sense)
+        return seed_of(loss, self.scale_sense)
 
     def unscale(self, grads):
         """
@@ -245,5 +245,5 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         Returns:
             Tensor, what the update cell returned, else `overflow`.
         """
-        overflow = self._count(self._flag(overflow), self.applied_steps, self.skipped_steps, self.consecutive_overflows)
+        overflow = self._count(overflow, self.applied_steps, self.skipped_steps, self.consecutive_overflows)
         return overflow if self.loss_scaling_manager is None else self.loss_scaling_manager(self.scale_sense, overflow)

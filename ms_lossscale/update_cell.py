@@ -3,28 +3,11 @@
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from ms_lossscale._errors import check_flag, check_scale, message
+from ms_lossscale._errors import check_scale, message
 from ms_lossscale.compiled import operator
-from ms_lossscale.count import counter
+from ms_lossscale.count import as_flag, counter
 from ms_lossscale.host_state import on_host, read, write
 from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, ScaleState, make_rule
-
-
-def as_flag(who, overflow):
-    """Return `overflow` as a bool Tensor of shape (); raise unless it is a flag."""
-    if isinstance(overflow, Tensor) and overflow.dtype == ms.bool_ and overflow.shape == ():
-        return overflow
-    return Tensor(check_flag(who, "overflow", overflow), ms.bool_)
-
-
-class Flag(nn.Cell):
-    """An overflow flag as it is in a graph; outside one, as `as_flag` returns it."""
-
-    def construct(self, overflow):
-        return overflow
-
-    def __call__(self, overflow):
-        return as_flag("process_loss_scale", overflow)
 
 
 class UpdateCell(nn.Cell):
