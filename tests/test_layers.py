@@ -13,7 +13,7 @@ LAYERS = (
     ("rule", "convertible", "misuse"),
     ("update_cell", "count"),
     ("manager_state", "stuck"),
-    ("watch",),
+    ("watch", "guard"),
     ("manager", "gradients", "scale_argument", "overflow.values", "clip", "accumulate",
      "restore"),
     ("dynamic_manager", "overflow.detector"),

@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import mindspore as ms
+import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import Tensor, amp, nn, ops
@@ -181,8 +182,70 @@ def test_an_amp_level_without_scaling_is_reported(build, level):
 
 
 def test_a_step_that_only_checks_is_reported_in_float16():
-    with pytest.warns(NoLossScaleWarning):
+    with pytest.warns(NoLossScaleWarning) as said:
         model_of(*dense(), amp_level="O3", scaling=False)
+        network, optimizer = dense()
+        step_of(network.to_float(ms.float16), optimizer, None, TrainStep, scaling=False)
+    assert len(said) == 2
+    assert "'Model'" in str(said[0].message) and "'TrainStep'" in str(said[1].message)
+    assert str(said[1].message).endswith("Give it a 'scale_sense'.")
+
+
+class HalfLoss(nn.Cell):
+    """Computes in float32 and returns its loss in another dtype, which only a call shows."""
+
+    def __init__(self, network, dtype=ms.float16):
+        super().__init__()
+        self.network, self.dtype = network, dtype
+
+    def construct(self, x, y):
+        return ops.cast(ops.square(self.network(x) - y).mean(), self.dtype)
+
+
+def test_a_float16_loss_that_nothing_scales_is_reported_at_the_first_call_and_once(mode):
+    network, optimizer = dense()
+    step = build_train_network(HalfLoss(network), optimizer)
+    assert isinstance(step, nn.TrainOneStepCell)
+    with pytest.warns(NoLossScaleWarning, match="'build_train_network', the loss is float16") as said:
+        losses = [step(X, Y).asnumpy().item() for _ in range(2)]
+    assert len(said) == 1 and said[0].filename == __file__
+    assert losses[1] < losses[0]
+    assert type(step) is nn.TrainOneStepCell
+
+
+def test_a_float16_loss_in_a_model_is_reported_once(mode):
+    data = ds.NumpySlicesDataset((X.asnumpy(), Y.asnumpy()), shuffle=False).batch(1)
+    network, optimizer = dense()
+    model = Model(HalfLoss(network), optimizer=optimizer)
+    with pytest.warns(NoLossScaleWarning, match="'Model', the loss is float16") as said:
+        for _ in range(2):
+            model.train(1, data, dataset_sink_mode=False)
+    assert len(said) == 1 and said[0].filename == __file__
+
+
+def test_a_float16_loss_of_a_step_that_only_checks_is_reported_once(mode):
+    network, optimizer = dense()
+    step = TrainStep(HalfLoss(network), optimizer, scaling=False)
+    with pytest.warns(NoLossScaleWarning, match="'TrainStep', the loss is float16") as said:
+        for _ in range(2):
+            step(X, Y)[0].asnumpy()
+    assert len(said) == 1 and said[0].filename == __file__
+
+
+def test_a_float32_loss_and_one_scaled_by_hand_are_left_alone(graph_mode):
+    for dtype, own in ((ms.float32, 1.0), (ms.float16, 1024.0)):
+        network, optimizer = dense(loss_scale=own)
+        step = build_train_network(HalfLoss(network, dtype), optimizer)
+        step(X, Y).asnumpy()
+        assert type(step) is nn.TrainOneStepCell
+
+
+def test_a_network_that_was_reported_at_the_build_is_not_reported_for_its_loss(graph_mode):
+    network, optimizer = dense()
+    with pytest.warns(NoLossScaleWarning) as said:
+        step = build_train_network(HalfLoss(network.to_float(ms.float16)), optimizer)
+        step(X, Y).asnumpy()
+    assert len(said) == 1
 
 
 @BUILDERS
