@@ -107,14 +107,17 @@ class Entry:
     signature: inspect.Signature = None
     names: dict = field(default_factory=lambda: {section: [] for section in NAMED})
     defaults: dict = field(default_factory=dict)
+    types: list = field(default_factory=list)
+    spans: set = field(default_factory=set)
     platforms: list = field(default_factory=list)
     examples: list = field(default_factory=list)
 
 
 def docstring_entry(value):
     """Read a docstring in MindSpore's sections."""
-    sections = split_sections(inspect.getdoc(value) or "", r"^([A-Z][A-Za-z ]+):$", dict.fromkeys(SECTIONS))
-    return entry_of(sections, r"^\*{0,2}([\w\\*, ]+?)\*{0,2}(?: \(.*?\))?: ?(.*)$", r"Default: ``(.+?)``")
+    text = inspect.getdoc(value) or ""
+    sections = split_sections(text, r"^([A-Z][A-Za-z ]+):$", dict.fromkeys(SECTIONS))
+    return entry_of(text, sections, r"^\*{0,2}([\w\\*, ]+?)\*{0,2}(?: \(.*?\))?: ?(.*)$", r"Default: ``(.+?)``")
 
 
 def api_entries(path):
@@ -126,7 +129,7 @@ def api_entries(path):
         full = f"{owner}.{name}" if kind == "method" else name
         owner = name if kind == "class" else owner
         text = inspect.cleandoc(body)
-        entry = entry_of(split_sections(text, r"^(\w+)：$", ENGLISH), None, r"默认值：``(.+?)``")
+        entry = entry_of(text, split_sections(text, r"^(\w+)：$", ENGLISH), None, r"默认值：``(.+?)``")
         entry.signature = signature_of(parameters.rstrip()[:-1] if parameters else "")
         found[full] = entry
     return found
@@ -154,9 +157,13 @@ def split_sections(text, header, known):
     return {name: inspect.cleandoc("\n".join(lines)) for name, lines in found.items()}
 
 
-def entry_of(sections, item, default):
+def entry_of(text, sections, item, default):
     """Gather what is compared; `item` matches a docstring's ``name (type): text``, both know ``- **name** (type)``."""
     entry = Entry()
+    described = re.split(r"^(?:Examples:|样例：)$", text, flags=re.M)[0]
+    entry.spans = {" ".join(span.split()) for span in re.findall(r"(?::\w+:)?``?[^`]+``?", described)}
+    declared = re.findall(r"^ +(?:- \*\*)?([\w\\*]+?)(?:\*\*)? \(([^)]+\)?)\)(?=:| -)", described, flags=re.M)
+    entry.types = [(name, kind.replace("，可选", ", optional")) for name, kind in declared]
     for section in NAMED:
         for text in items(sections.get(section, ""), item):
             name, rest = text

@@ -226,8 +226,15 @@ def test_the_chinese_api_text_has_the_signature_of_the_code(name):
 def test_the_chinese_api_text_has_the_entries_of_the_docstring(name):
     ours, docstring = chinese(name), docstring_entry(CODE[name][0])
     assert ours.names == docstring.names
+    assert ours.types == docstring.types
     assert ours.defaults == docstring.defaults
     assert ours.platforms == docstring.platforms
+
+
+@pytest.mark.parametrize("name", sorted(CODE))
+def test_the_chinese_api_text_names_the_same_things(name):
+    """A sentence that one language lacks mostly names something."""
+    assert chinese(name).spans == docstring_entry(CODE[name][0]).spans
 
 
 @pytest.mark.parametrize("name", sorted(CODE))
