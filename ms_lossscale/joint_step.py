@@ -31,7 +31,7 @@ class JointStep(nn.Cell):
 
     Raises:
         TypeError: If `steps` is not a list or tuple of TrainStep, or a flag is no bool.
-        ValueError: If there are fewer than two steps, or one accumulates.
+        ValueError: If there are fewer than two steps, one accumulates, or two train the same parameter.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``
@@ -133,3 +133,9 @@ def _check_steps(steps):
         raise ValueError(message("JointStep", "steps", "a list of two or more", steps))
     if any(step.accumulates for step in steps):
         raise ValueError("For 'JointStep', 'steps' must be built without 'accumulation_steps'.")
+    seen = set()
+    for parameter in (parameter for step in steps for parameter in step.weights):
+        if id(parameter) in seen:
+            raise ValueError(f"For 'JointStep', 'steps' must train different parameters, but '{parameter.name}' is "
+                             "trained by two of them. Give each optimizer parameters of its own.")
+        seen.add(id(parameter))

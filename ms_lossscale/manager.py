@@ -18,7 +18,8 @@ class LossScaleManager(Convertible, NativeLossScaleManager):
     """
     Base class of the loss scale managers.
 
-    A manager of your own overrides the first three methods; :class:`Model` and :func:`build_train_network` take it.
+    A manager of your own overrides `get_loss_scale`, `update_loss_scale` and `get_update_cell`; :class:`Model` and
+    :func:`build_train_network` take it.
 
     Supported Platforms:
         ``Ascend`` ``GPU`` ``CPU``

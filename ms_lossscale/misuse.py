@@ -31,6 +31,8 @@ LIBRARIES = tuple(str(Path(module.__file__).parent) + os.sep for module in (ms, 
 _scales: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _rivals: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _said = set()
+# Networks of which it was told that something in them is float16: their loss is not told of, too.
+_told: weakref.WeakSet = weakref.WeakSet()
 
 
 def check_step(step: nn.Cell) -> None:
@@ -69,11 +71,16 @@ def check_call(step: nn.Cell) -> None:
 def check_unscaled(who: str, optimizer: nn.Cell, network: nn.Cell, level: str = "O0") -> None:
     """Warn if something is trained in float16 though nothing scales the loss."""
     check_parameters(who, optimizer)
-    own = getattr(optimizer, "loss_scale", 1)
     what = f"amp level {level}" if level in ("O1", "auto") else _in_float16(optimizer.parameters, network)
-    if what and not (_is_number(own) and own != 1):  # else the loss is scaled by hand
-        _warn(f"For '{who}', {what} is float16 and nothing scales the loss, so small gradients become 0. "
-              "Pass loss_scale_manager=DynamicLossScaleManager().", NoLossScaleWarning)
+    if what:
+        _warn_of_float16(who, what, optimizer, network)
+
+
+def check_unscaled_loss(who: str, optimizer: nn.Cell, network: nn.Cell, outputs: object) -> None:
+    """The same of what the first call returned, unless it was said of the network already."""
+    loss = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
+    if isinstance(loss, Tensor) and loss.dtype == ms.float16:
+        _warn_of_float16(who, "the loss", optimizer, network)
 
 
 def check_constant(who: str, optimizer: nn.Cell, scale: float) -> None:
@@ -89,6 +96,17 @@ def check_constant(who: str, optimizer: nn.Cell, scale: float) -> None:
         _warn(f"For '{who}', nothing checks the gradients: with drop_overflow_update=False, or a manager without an "
               "update cell, NaN and Inf go into the parameters. Use drop_overflow_update=True.",
               UncheckedUpdateWarning)
+
+
+def _warn_of_float16(who, what, optimizer, network):
+    own = getattr(optimizer, "loss_scale", 1)
+    if network in _told or (_is_number(own) and own != 1):  # the latter is a loss scaled by hand
+        return
+    _told.add(network)
+    by_manager = who in ("Model", "build_train_network")
+    remedy = "Pass loss_scale_manager=DynamicLossScaleManager()" if by_manager else "Give it a 'scale_sense'"
+    _warn(f"For '{who}', {what} is float16 and nothing scales the loss, so small gradients become 0. {remedy}.",
+          NoLossScaleWarning)
 
 
 def _note_rivals(step, scale):
@@ -129,11 +147,8 @@ def _is_number(value):
 
 
 def _unscales(step):
-    """Whether `construct` is known to divide: this package's does, and one that names a way to."""
-    construct = inspect.unwrap(type(step).construct)
-    if construct.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        return True
-    names = getattr(getattr(construct, "__code__", None), "co_names", ())
+    """Whether `construct` is known to divide: it names a way to, as this package's do."""
+    names = getattr(getattr(inspect.unwrap(type(step).construct), "__code__", None), "co_names", ())
     return any("unscale" in name or "grad_scale" in name for name in names)
 
 

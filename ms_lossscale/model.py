@@ -14,6 +14,7 @@ from mindspore.train.amp import build_train_network as native_build_train_networ
 from ms_lossscale._errors import message
 from ms_lossscale._versions import scales_by_default
 from ms_lossscale.dynamic_manager import DynamicLossScaleManager
+from ms_lossscale.guard import FirstLoss, WatchSink, look_at_first_call
 from ms_lossscale.manager import LossScaleManager
 from ms_lossscale.misuse import check_constant, check_unscaled
 from ms_lossscale.scale_argument import scale_number
@@ -69,7 +70,8 @@ def build_train_network(network, optimizer, loss_fn=None, level="O0", boost_leve
     plain = native_build_train_network(network, optimizer, loss_fn, level, boost_level,
                                        loss_scale_manager=None, **kwargs)
     if manager is None:
-        check_unscaled("build_train_network", optimizer, plain, level)
+        check_unscaled("build_train_network", optimizer, plain.network, level)
+        look_at_first_call(plain)
     return _scaled("build_train_network", plain, manager, options)
 
 
@@ -119,7 +121,7 @@ class Model(NativeModel):
 
     @functools.wraps(NativeModel.__init__)
     def __init__(self, *args, **kwargs):
-        self._step_options = pop_options(kwargs)
+        self._step_options, self._guard = pop_options(kwargs), None
         super().__init__(*args, **kwargs)
 
     @functools.wraps(NativeModel.train)
@@ -132,11 +134,13 @@ class Model(NativeModel):
                            *args, **kwargs)
 
     def _guarded(self, callbacks):
-        """Return `callbacks` with one more that watches the step inside a data sink."""
-        if not isinstance(self._train_network, TrainOneStepWithLossScaleCell):
+        """Return `callbacks` with one more that watches the step inside a data sink, or its first loss."""
+        if isinstance(self._train_network, TrainOneStepWithLossScaleCell):
+            self._guard = WatchSink(self._train_network)
+        if self._guard is None or self._guard.done:
             return callbacks
         callbacks = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else callbacks
-        return [*callbacks, _WatchSink(self._train_network)]
+        return [*callbacks, self._guard]
 
     def _build_train_network(self):
         if self._optimizer is not None and not self._loss_scale_manager_set:
@@ -152,28 +156,12 @@ class Model(NativeModel):
         plain = super()._build_train_network()
         self._loss_scale_manager = manager
         if manager is None and self._optimizer is not None:
-            check_unscaled("Model", self._optimizer, plain, self._amp_level)
+            check_unscaled("Model", self._optimizer, plain.network, self._amp_level)
+            self._guard = FirstLoss(plain)
         step = _scaled("Model", plain, manager, self._step_options)
         if step is not plain:
             _copy_inputs(plain, step)
         return step
-
-
-class _WatchSink(Callback):
-    """In a data sink the step is part of a larger graph and is not called; this looks once a sink."""
-
-    def __init__(self, step):
-        super().__init__()
-        self._step = step
-
-    def on_train_step_begin(self, run_context):
-        if run_context.original_args().dataset_sink_mode:
-            self._step.watch.before(self._step)
-
-    def on_train_step_end(self, run_context):
-        arguments = run_context.original_args()
-        if arguments.dataset_sink_mode:
-            self._step.watch.after(self._step, getattr(arguments, "net_outputs", None), whole_sink=True)
 
 
 def _default_manager(level):

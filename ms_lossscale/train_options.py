@@ -6,6 +6,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from ms_lossscale._errors import check_bool, check_positive_int, message
 from ms_lossscale.accumulate import Accumulate
 from ms_lossscale.clip import ClipByNorm, ClipByValue, check_limit_of
+from ms_lossscale.misuse import check_unscaled
 from ms_lossscale.overflow.detector import GradientCheck
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.restore import Restore
@@ -88,6 +89,8 @@ class TrainStep(TrainOneStepWithLossScaleCell):
             raise ValueError("For 'TrainStep', 'network' must have no RowTensor gradients with 'clip_norm', "
                              "'clip_value' or 'accumulation_steps'. Build its embeddings with sparse=False.")
         self.scaling = bool(scaling)
+        if not scaling:
+            check_unscaled("TrainStep", optimizer, network)
         self.last_outcome = Parameter(Tensor(0, ms.int32), name="last_outcome", requires_grad=False)
         self.accumulates = accumulation_steps > 1
         self.keeps_window = self.accumulates and bool(drop_window)

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from ms_lossscale._errors import SeedOverflowWarning, check_bool, check_positive_int
+from ms_lossscale.misuse import check_unscaled_loss
 from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS, StuckGuard, check_limit
 
 # The largest power of two that a float16 loss can carry as its seed; bfloat16 carries every scale.
@@ -61,6 +62,8 @@ class Watch:
                              step.applied_steps.asnumpy().item(), _minimum(step))
 
     def _check_seed(self, step: nn.Cell, loss: object) -> None:
+        if not getattr(step, "scaling", True):
+            check_unscaled_loss(type(step).__name__, step.optimizer, step.network, loss)
         if not isinstance(loss, Tensor) or loss.dtype != ms.float16 or _float16_carries(self._first_scale):
             return
         if self._fit_loss_dtype and (_minimum(step) or 0) <= LARGEST_FLOAT16_SCALE:

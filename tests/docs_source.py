@@ -12,6 +12,8 @@ ROOT = Path(__file__).parent.parent
 SECTIONS = {"Args": "参数", "Keyword Args": "关键字参数", "Inputs": "输入", "Outputs": "输出", "Attributes": "属性",
             "Returns": "返回", "Raises": "异常", "Supported Platforms": "支持平台", "Examples": "样例"}
 ENGLISH = {chinese: english for english, chinese in SECTIONS.items()}
+# Dtypes, modes and numbers, which are spelled alike in both languages.
+FACT = r"(?<![\w.`])(?:bfloat16|float16|float32|int32|int64|bool|NaN|GRAPH|PYNATIVE|\d+\*\*-?\d+|\d[\d.]*\d)(?![\w`])"
 NAMED = ("Args", "Keyword Args", "Inputs", "Outputs", "Attributes", "Raises")
 
 
@@ -87,6 +89,26 @@ def table_shapes(path):
     return shapes
 
 
+def shape(path):
+    """Return the kinds of blocks of a page in order: h a heading, p a paragraph, - an item, t a table, f a fence."""
+    kinds, before = "", ""
+    fenced = {fence.line - 1 for fence in fences(path)}
+    inside = {i for fence in fences(path) for i in range(fence.line, fence.line + len(fence.lines) + 1)}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        if number in fenced:
+            kinds += "f"
+        elif number in inside or line.startswith("<"):
+            line = ""
+        elif re.match(r"#+ ", line):
+            kinds, line = kinds + "h", ""
+        elif re.match(r"- |\d+\. ", line):
+            kinds += "-"
+        elif line and not before:
+            kinds += "t" if line.startswith("|") else "p"
+        before = line
+    return kinds
+
+
 def table_names(path, heading):
     """Return the code spans in the first column of the tables whose first heading is `heading`."""
     names, inside = [], False
@@ -107,14 +129,19 @@ class Entry:
     signature: inspect.Signature = None
     names: dict = field(default_factory=lambda: {section: [] for section in NAMED})
     defaults: dict = field(default_factory=dict)
+    types: list = field(default_factory=list)
+    spans: set = field(default_factory=set)
+    facts: set = field(default_factory=set)
+    returned: list = field(default_factory=list)
     platforms: list = field(default_factory=list)
     examples: list = field(default_factory=list)
 
 
 def docstring_entry(value):
     """Read a docstring in MindSpore's sections."""
-    sections = split_sections(inspect.getdoc(value) or "", r"^([A-Z][A-Za-z ]+):$", dict.fromkeys(SECTIONS))
-    return entry_of(sections, r"^\*{0,2}([\w\\*, ]+?)\*{0,2}(?: \(.*?\))?: ?(.*)$", r"Default: ``(.+?)``")
+    text = inspect.getdoc(value) or ""
+    sections = split_sections(text, r"^([A-Z][A-Za-z ]+):$", dict.fromkeys(SECTIONS))
+    return entry_of(text, sections, r"^\*{0,2}([\w\\*, ]+?)\*{0,2}(?: \(.*?\))?: ?(.*)$", r"Default: ``(.+?)``")
 
 
 def api_entries(path):
@@ -126,7 +153,7 @@ def api_entries(path):
         full = f"{owner}.{name}" if kind == "method" else name
         owner = name if kind == "class" else owner
         text = inspect.cleandoc(body)
-        entry = entry_of(split_sections(text, r"^(\w+)：$", ENGLISH), None, r"默认值：``(.+?)``")
+        entry = entry_of(text, split_sections(text, r"^(\w+)：$", ENGLISH), None, r"默认值：``(.+?)``")
         entry.signature = signature_of(parameters.rstrip()[:-1] if parameters else "")
         found[full] = entry
     return found
@@ -154,9 +181,15 @@ def split_sections(text, header, known):
     return {name: inspect.cleandoc("\n".join(lines)) for name, lines in found.items()}
 
 
-def entry_of(sections, item, default):
+def entry_of(text, sections, item, default):
     """Gather what is compared; `item` matches a docstring's ``name (type): text``, both know ``- **name** (type)``."""
     entry = Entry()
+    described = re.split(r"^(?:Examples:|样例：)$", text, flags=re.M)[0]
+    entry.spans = {" ".join(span.split()) for span in re.findall(r"(?::\w+:)?``?[^`]+``?", described)}
+    entry.facts = set(re.findall(FACT, described.replace("\\", "")))
+    entry.returned = re.findall(r"^(bool|dict|float|int|str|\w+Cell|\w+Manager)\b", sections.get("Returns", ""))
+    declared = re.findall(r"^ +(?:- \*\*)?([\w\\*]+?)(?:\*\*)? \(([^)]+\)?)\)(?=:| -)", described, flags=re.M)
+    entry.types = [(name, kind.replace("，可选", ", optional")) for name, kind in declared]
     for section in NAMED:
         for text in items(sections.get(section, ""), item):
             name, rest = text

@@ -18,6 +18,7 @@ from docs_source import (
     headings,
     links,
     numbers,
+    shape,
     spans,
     table_names,
     table_shapes,
@@ -198,7 +199,8 @@ def without_comments(lines):
 @pytest.mark.parametrize("page", PAGES)
 def test_both_languages_of_a_page_have_the_same_outline(page):
     def outline(tree):
-        return [level for level, _ in headings(tree / page)], table_shapes(tree / page), links(tree / page)
+        path = tree / page
+        return [level for level, _ in headings(path)], table_shapes(path), links(path), shape(path)
     assert outline(EN) == outline(ZH)
 
 
@@ -226,8 +228,18 @@ def test_the_chinese_api_text_has_the_signature_of_the_code(name):
 def test_the_chinese_api_text_has_the_entries_of_the_docstring(name):
     ours, docstring = chinese(name), docstring_entry(CODE[name][0])
     assert ours.names == docstring.names
+    assert ours.types == docstring.types
     assert ours.defaults == docstring.defaults
     assert ours.platforms == docstring.platforms
+
+
+@pytest.mark.parametrize("name", sorted(CODE))
+def test_the_chinese_api_text_names_the_same_things(name):
+    """A sentence that one language lacks mostly names something."""
+    ours, docstring = chinese(name), docstring_entry(CODE[name][0])
+    assert ours.spans == docstring.spans
+    assert ours.facts == docstring.facts
+    assert ours.returned == docstring.returned
 
 
 @pytest.mark.parametrize("name", sorted(CODE))

@@ -137,7 +137,15 @@ def test_a_checkpoint_of_both_resumes_both(graph_mode):
     assert changed(bits(one.get_parameters()), bits(other.get_parameters())) == set()
 
 
+def twice():
+    """Two steps over one network."""
+    step = steps_of()[GENERATOR]
+    return [step, TrainStep(step.network, nn.SGD(step.weights, 0.1), Tensor(8.0))]
+
+
 @pytest.mark.parametrize("steps, error, text", [
+    (twice, ValueError, "must train different parameters, but '.*weight' is trained by two"),
+    (lambda: steps_of()[:1] * 2, ValueError, "must train different parameters"),
     (lambda: None, TypeError, "'steps' must be a list of TrainStep"),
     (lambda: [nn.Dense(2, 2)] * 2, TypeError, "'steps' must be a list of TrainStep"),
     (lambda: steps_of()[:1], ValueError, "two or more"),

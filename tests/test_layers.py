@@ -14,7 +14,7 @@ LAYERS = (
     ("count",),
     ("update_cell",),
     ("manager_state", "stuck"),
-    ("watch",),
+    ("watch", "guard"),
     ("manager", "gradients", "scale_argument", "overflow.values", "clip", "accumulate",
      "restore"),
     ("dynamic_manager", "overflow.detector"),

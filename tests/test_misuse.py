@@ -4,9 +4,10 @@ import gc
 import weakref
 
 import mindspore as ms
+import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import Tensor, amp, nn, ops
+from mindspore import Tensor, amp, boost, nn, ops
 
 from ms_lossscale import (
     DynamicLossScaleManager,
@@ -83,7 +84,16 @@ class NothingDivided(TrainOneStepWithLossScaleCell):
 
 # An optimizer that divides, too.
 
-@pytest.mark.parametrize("kind", [TrainOneStepWithLossScaleCell, TrainStep, OwnStep])
+class StepWithMethods(TrainOneStepWithLossScaleCell):
+    """As this package's pages write it."""
+
+    def construct(self, *inputs):
+        loss = self.network(*inputs)
+        grads = self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss))
+        return ops.depend(loss, self.optimizer(self.unscale(grads)))
+
+
+@pytest.mark.parametrize("kind", [TrainOneStepWithLossScaleCell, TrainStep, OwnStep, StepWithMethods])
 def test_an_optimizer_with_a_scale_of_its_own_is_reported(kind):
     what = f"'{kind.__name__}'.* 'loss_scale' is 512, .*Leave it at 1.0"
     with pytest.warns(OptimizerScaleWarning, match=what) as said:
@@ -114,6 +124,11 @@ def test_a_step_that_does_not_scale_is_left_alone():
     step_of(*dense(loss_scale=1024.0), None, TrainStep, scaling=False)
 
 
+def test_a_moving_scale_that_starts_at_one_is_no_step_without_scaling():
+    with pytest.warns(OptimizerScaleWarning):
+        step_of(*dense(loss_scale=1024.0), DynamicLossScaleUpdateCell(1, 2, 100))
+
+
 def test_an_optimizer_without_a_scale_is_left_alone():
     network, _ = dense()
 
@@ -121,6 +136,7 @@ def test_an_optimizer_without_a_scale_is_left_alone():
         def __init__(self):
             super().__init__(auto_prefix=False)
             self.parameters = ms.ParameterTuple(network.trainable_params())
+            self.loss_scale = False  # no scale, but whether there is one
 
         def construct(self, grads):
             return grads
@@ -139,7 +155,7 @@ def test_another_scale_in_the_optimizer_than_in_the_manager_is_reported(build, m
 
 
 @BUILDERS
-@pytest.mark.parametrize("scale", [1024.0, 0.1 * 12345])
+@pytest.mark.parametrize("scale", [1024.0, 0.1 * 12344])
 def test_the_documented_recipe_of_equal_scales_is_not_called_a_mismatch(build, scale):
     build(*dense(loss_scale=scale), loss_scale_manager=FixedLossScaleManager(np.float32(scale), False))
 
@@ -172,8 +188,8 @@ def test_float16_parameters_without_scaling_are_reported(build):
 
 
 @BUILDERS
-@pytest.mark.parametrize("level", ["O2", "O3", pytest.param("O1", marks=pytest.mark.skipif(
-    V200, reason="MindSpore 2.0.0 cannot build this level on CPU"))])
+@pytest.mark.parametrize("level", ["O2", "O3", *(pytest.param(level, marks=pytest.mark.skipif(
+    V200, reason="MindSpore 2.0.0 cannot build this level on CPU")) for level in ("O1", "auto"))])
 def test_an_amp_level_without_scaling_is_reported(build, level):
     with pytest.warns(NoLossScaleWarning) as said:
         build(*dense(), amp_level=level, loss_scale_manager=None)
@@ -181,8 +197,93 @@ def test_an_amp_level_without_scaling_is_reported(build, level):
 
 
 def test_a_step_that_only_checks_is_reported_in_float16():
-    with pytest.warns(NoLossScaleWarning):
+    with pytest.warns(NoLossScaleWarning) as said:
         model_of(*dense(), amp_level="O3", scaling=False)
+        network, optimizer = dense()
+        step_of(network.to_float(ms.float16), optimizer, None, TrainStep, scaling=False)
+    assert len(said) == 2
+    assert "'Model'" in str(said[0].message) and "'TrainStep'" in str(said[1].message)
+    assert str(said[1].message).endswith("Give it a 'scale_sense'.")
+
+
+class HalfLoss(nn.Cell):
+    """Computes in float32 and returns its loss in another dtype, which only a call shows."""
+
+    def __init__(self, network, dtype=ms.float16):
+        super().__init__()
+        self.network, self.dtype = network, dtype
+
+    def construct(self, x, y):
+        return ops.cast(ops.square(self.network(x) - y).mean(), self.dtype)
+
+
+def test_a_float16_loss_that_nothing_scales_is_reported_at_the_first_call_and_once(mode):
+    network, optimizer = dense()
+    step = build_train_network(HalfLoss(network), optimizer)
+    assert isinstance(step, nn.TrainOneStepCell)
+    with pytest.warns(NoLossScaleWarning, match="'build_train_network', the loss is float16") as said:
+        losses = [step(X, Y).asnumpy().item() for _ in range(2)]
+    assert len(said) == 1 and said[0].filename == __file__
+    assert losses[1] < losses[0]
+    assert type(step) is nn.TrainOneStepCell
+
+
+def test_a_float16_loss_in_a_model_is_reported_once(mode):
+    data = ds.NumpySlicesDataset((X.asnumpy(), Y.asnumpy()), shuffle=False).batch(1)
+    network, optimizer = dense()
+    model = Model(HalfLoss(network), optimizer=optimizer)
+    with pytest.warns(NoLossScaleWarning, match="'Model', the loss is float16") as said:
+        for _ in range(2):
+            model.train(1, data, dataset_sink_mode=False)
+    assert len(said) == 1 and said[0].filename == __file__
+
+
+def test_a_float16_loss_of_a_step_that_only_checks_is_reported_once(mode):
+    network, optimizer = dense()
+    step = TrainStep(HalfLoss(network), optimizer, scaling=False)
+    with pytest.warns(NoLossScaleWarning, match="'TrainStep', the loss is float16") as said:
+        for _ in range(2):
+            step(X, Y)[0].asnumpy()
+    assert len(said) == 1 and said[0].filename == __file__
+
+
+def test_a_float32_loss_and_one_scaled_by_hand_are_left_alone(graph_mode):
+    for dtype, own in ((ms.float32, 1.0), (ms.float16, 1024.0)):
+        network, optimizer = dense(loss_scale=own)
+        step = build_train_network(HalfLoss(network, dtype), optimizer)
+        step(X, Y).asnumpy()
+        assert type(step) is nn.TrainOneStepCell
+
+
+def test_a_float16_loss_that_is_scaled_is_left_alone(graph_mode):
+    network, optimizer = dense()
+    step_of(network, optimizer, Tensor(8.0), lambda _, *args: TrainStep(HalfLoss(network), *args))(X, Y)[0].asnumpy()
+
+
+def test_the_first_of_several_outputs_is_the_loss(graph_mode):
+    class Outputs(HalfLoss):
+        def construct(self, x, y):
+            logits = self.network(x)
+            return ops.cast(ops.square(logits - y).mean(), self.dtype), logits
+
+    network, optimizer = dense()
+    step = build_train_network(Outputs(network), optimizer)
+    with pytest.warns(NoLossScaleWarning, match="the loss is float16"):
+        step(X, Y)[0].asnumpy()
+
+
+def test_another_step_of_mindspores_stays_what_it_is():
+    network, optimizer = dense()
+    step = build_train_network(network, optimizer, nn.MSELoss(), boost_level="O1")
+    assert type(step) is boost.BoostTrainOneStepCell
+
+
+def test_a_network_that_was_reported_at_the_build_is_not_reported_for_its_loss(graph_mode):
+    network, optimizer = dense()
+    with pytest.warns(NoLossScaleWarning) as said:
+        step = build_train_network(HalfLoss(network.to_float(ms.float16)), optimizer)
+        step(X, Y).asnumpy()
+    assert len(said) == 1
 
 
 @BUILDERS
@@ -248,6 +349,17 @@ def test_two_steps_with_the_same_scale_are_left_alone(second):
     call(newer)
 
 
+def test_steps_with_one_update_cell_are_left_alone_wherever_its_scale_went():
+    network, optimizer = dense()
+    cell = DynamicLossScaleUpdateCell(8, 2, 100)
+    steps = []
+    for scale in (4.0, 2.0, 1.0):
+        steps.append(step_of(network, optimizer, cell))
+        steps[-1].set_sense_scale(Tensor(scale))
+    for step in steps:
+        call(step)
+
+
 def test_two_steps_over_other_parameters_are_left_alone():
     older, newer = step_of(*dense(), Tensor(8.0)), step_of(*dense(), Tensor(16.0))
     call(older)
@@ -282,7 +394,8 @@ def test_no_step_is_kept_alive():
 
 @pytest.mark.parametrize("parameters_of", [
     lambda step: list(step.get_parameters()), lambda step: step.trainable_params(), lambda step: [step.scale_sense],
-    lambda step: [step.applied_steps], lambda step: [step.loss_scaling_manager.last_overflow_iter]])
+    lambda step: [step.applied_steps], lambda step: [step.loss_scaling_manager.last_overflow_iter],
+    lambda step: [step.optimizer.moments[0]]])
 def test_an_optimizer_over_the_parameters_of_a_step_is_refused(parameters_of):
     network, optimizer = dense()
     step = step_of(network, optimizer, nn.DynamicLossScaleUpdateCell(8, 2, 100))
@@ -301,6 +414,16 @@ def test_an_optimizer_over_the_parameters_of_mindspores_step_is_refused():
         pytest.skip("MindSpore 2.0.0 does not build its step on CPU")
     with pytest.raises(ValueError, match="'scale_sense'"):
         step_of(network, nn.SGD(list(native.get_parameters()), 0.1))
+
+
+def test_a_parameter_of_a_network_may_be_called_as_the_state_of_a_step_is():
+    class Scaled(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.scale_sense = ms.Parameter(Tensor(np.ones(2, np.float32)), name="scale_sense")
+
+    network = Scaled()
+    step_of(network, nn.SGD(network.trainable_params(), 0.1))
 
 
 def test_networks_that_a_subclass_holds_are_no_state():

@@ -116,15 +116,24 @@ def test_the_mean_is_over_the_micro_steps_that_all_ranks_kept(mode):
     assert window(one, BACKWARD, BACKWARD) == [(True, False), SKIPPED_NOW]
 
 
+def compiled(kind, *scale, **options):
+    """Return the front-end graph of a step on a device that looks at the gradients by IsFinite."""
+    with on("910B IsFinite"):
+        network = nn.Dense(3, 2, weight_init="ones", bias_init="zeros")
+        network = nn.WithLossCell(network, nn.MSELoss())
+        step = kind(network, nn.SGD(network.trainable_params(), 0.1), *scale, **options)
+    return compile_step(step.set_train(), Tensor(np.ones((2, 3)), ms.float32), Tensor(np.ones((2, 2)), ms.float32))
+
+
+@needs_dump
+def test_clipping_by_norm_costs_no_check_of_its_own(graph_mode):
+    assert compiled(TrainStep, Tensor(8.0)).operators()["IsFinite"] > 0
+    assert compiled(TrainStep, Tensor(8.0), clip_value=1.0).operators()["IsFinite"] > 0
+    assert compiled(TrainStep, Tensor(8.0), clip_norm=1.0).operators()["IsFinite"] == 0
+
+
 @needs_dump
 def test_without_scaling_nothing_is_multiplied_by_the_scale(graph_mode):
-    def compiled(kind, *scale, **options):
-        with on("910B IsFinite"):
-            network = nn.Dense(3, 2, weight_init="ones", bias_init="zeros")
-            network = nn.WithLossCell(network, nn.MSELoss())
-            step = kind(network, nn.SGD(network.trainable_params(), 0.1), *scale, **options)
-        return compile_step(step.set_train(), Tensor(np.ones((2, 3)), ms.float32), Tensor(np.ones((2, 2)), ms.float32))
-
     with_scale = compiled(TrainOneStepWithLossScaleCell, Tensor(8.0)).operators()
     without, plain = compiled(TrainStep, scaling=False).operators(), compiled(nn.TrainOneStepCell).operators()
     assert with_scale["Reciprocal"] + with_scale["RealDiv"] > without["Reciprocal"] + without["RealDiv"]

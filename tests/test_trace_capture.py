@@ -73,15 +73,19 @@ STEP_PROGRAM = """
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
-from ms_lossscale import TrainOneStepWithLossScaleCell, TrainStep
+from ms_lossscale import JointStep, TrainOneStepWithLossScaleCell, TrainStep
 
 x, y = Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((2, 2), np.float32))
 ms.set_context(mode=ms.PYNATIVE_MODE)
-for kind in (TrainOneStepWithLossScaleCell, TrainStep):
+
+
+def build(kind):
     network = nn.Dense(3, 2, weight_init="ones", bias_init="zeros")
     optimizer = nn.SGD(network.trainable_params(), 0.1)
-    step = kind(nn.WithLossCell(network, nn.MSELoss()), optimizer, Tensor(8.0))
+    return kind(nn.WithLossCell(network, nn.MSELoss()), optimizer, Tensor(8.0))
 
+
+for step in (build(TrainOneStepWithLossScaleCell), build(TrainStep), JointStep([build(TrainStep), build(TrainStep)])):
     def train(x, y):
         return step(x, y)
 
@@ -91,7 +95,8 @@ for kind in (TrainOneStepWithLossScaleCell, TrainStep):
             print(traced(x, y))
         except RuntimeError as error:
             print(str(error).split(" is ")[0])
-    print(step(x, y)[1])
+    overflow = step(x, y)[1]
+    print(overflow[0] if isinstance(overflow, tuple) else overflow)
 """
 
 
@@ -103,5 +108,5 @@ def test_steps_refuse_it_and_the_process_goes_on(tmp_path):
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "PYTHONPATH": where})
     said = "".join(f"For '{kind}', jit with capture_mode=\"trace\"\n" * 2 + "False\n"
-                   for kind in ("TrainOneStepWithLossScaleCell", "TrainStep"))
+                   for kind in ("TrainOneStepWithLossScaleCell", "TrainStep", "JointStep"))
     assert done.stdout == said, done.stderr

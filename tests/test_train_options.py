@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore.dataset import NumpySlicesDataset
 from poisoned import OPTIMIZERS, batch, bits, changed, counters, gated, numbers, with_loss
 
 from ms_lossscale import (
@@ -17,6 +18,7 @@ from ms_lossscale import (
     load_checkpoint,
 )
 from ms_lossscale._versions import assign_now
+from ms_lossscale.clip import ClipByNorm
 
 INF = float("inf")
 
@@ -38,6 +40,19 @@ def sgd(**options):
     return TrainStep(network, nn.SGD(network.trainable_params(), 1.0), Tensor(64.0), **options).set_train()
 
 
+class Times(nn.Cell):
+    """A reduction over ranks that multiplies the first gradient by `factor`, and counts how often it is asked."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.factor = Parameter(Tensor(factor), name="factor", requires_grad=False)
+        self.calls = Parameter(Tensor(0, ms.int32), name="calls", requires_grad=False)
+
+    def construct(self, grads):
+        first = ops.depend(grads[0] * self.factor, ops.assign_add(self.calls, Tensor(1, ms.int32)))
+        return (first,) + grads[1:]  # noqa: RUF005
+
+
 def test_the_step_with_all_options_off_does_what_the_documented_step_does(mode):
     ours, documented = built(), built(kind=TrainOneStepWithLossScaleCell)
     for place in (None, "middle", None):
@@ -46,8 +61,9 @@ def test_the_step_with_all_options_off_does_what_the_documented_step_does(mode):
         assert changed(gated(ours), gated(documented)) == set()
 
 
-def test_clipping_by_norm_limits_the_unscaled_gradients_and_keeps_their_direction(mode):
+def test_clipping_by_norm_limits_the_unscaled_reduced_gradients_and_keeps_their_direction(mode):
     free, clipped = sgd(), sgd(clip_norm=0.01)
+    free.grad_reducer, clipped.grad_reducer = Times(4.0), Times(4.0)
     start = weights(free)
     free(*batch())[0].asnumpy()
     clipped(*batch())[0].asnumpy()
@@ -70,6 +86,14 @@ def test_a_norm_that_overflows_is_clipped_if_the_gradients_are_finite_and_skippe
     assert counters(step) == (1, 2, 2)
 
 
+def test_the_norm_of_float16_gradients_is_float32(mode):
+    clip = ClipByNorm(2.5e-5)
+    (grad,), finite = clip((Tensor([3e-5, -4e-5], ms.float16),))  # float16 holds no square of these
+    assert (numbers(finite), grad.dtype) == ((True,), ms.float16)
+    assert numbers(clip.global_norm) == pytest.approx((5e-5,), rel=1e-2)
+    np.testing.assert_allclose(grad.asnumpy(), [1.5e-5, -2e-5], rtol=1e-2)
+
+
 @pytest.mark.slow
 def test_clipping_by_value_limits_every_element_and_hides_no_infinity(mode):
     step = sgd(clip_value=0.01)
@@ -82,13 +106,15 @@ def test_clipping_by_value_limits_every_element_and_hides_no_infinity(mode):
 
 def test_a_window_equals_one_big_batch_and_moves_everything_once(mode):
     big, small = built(), built(DynamicLossScaleUpdateCell(2.0**10, 2, 1), accumulation_steps=3)
+    small.grad_reducer = Times()
     data, label = batch()
     outcomes = []
     big(data, label)[0].asnumpy()
     for k in range(3):
         small(data[2 * k:2 * k + 2], label[2 * k:2 * k + 2])[0].asnumpy()
-        outcomes.append((small.get_outcome(), *counters(small)[:2], small.get_loss_scale()))
-    assert outcomes == [("accumulated", 0, 0, 1024.0)] * 2 + [("applied", 1, 0, 2048.0)]
+        once = numbers(small.optimizer.global_step, small.grad_reducer.calls)
+        outcomes.append((small.get_outcome(), *counters(small)[:2], *once, small.get_loss_scale()))
+    assert outcomes == [("accumulated", 0, 0, 0, 0, 1024.0)] * 2 + [("applied", 1, 0, 1, 1, 2048.0)]
     np.testing.assert_allclose(weights(small), weights(big), atol=1e-6)
 
 
@@ -141,17 +167,6 @@ def test_a_skipped_step_restores_the_statistics_of_batch_norm(mode, options):
     for _ in range(options.get("accumulation_steps", 1)):
         step(data, label)[0].asnumpy()
     assert len(changed(before, bits(step.restore.buffers))) == 2
-
-
-class Times(nn.Cell):
-    """A reduction over ranks that multiplies by `factor`."""
-
-    def __init__(self):
-        super().__init__()
-        self.factor = Parameter(Tensor(1.0), name="factor", requires_grad=False)
-
-    def construct(self, grads):
-        return (grads[0] * self.factor,) + grads[1:]  # noqa: RUF005
 
 
 def test_a_window_that_overflows_when_it_is_reduced_restores_what_it_kept(mode):
@@ -276,6 +291,28 @@ def test_the_gate_without_scaling_trains_skips_and_refuses_a_scale(mode):
         step.set_sense_scale(Tensor(2.0))
 
 
+class Rounded(nn.Cell):
+    """A loss in bfloat16, of a weight rounded to it; CPU multiplies no bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = Parameter(Tensor([1.0]), name="weight")
+
+    def construct(self, x):
+        rounded = ops.cast(ops.cast(self.weight, ms.bfloat16), ms.float32)
+        return ops.cast((rounded * x).sum(), ms.bfloat16)
+
+
+@pytest.mark.skipif(not hasattr(ms, "bfloat16"), reason="MindSpore 2.0.0 has no bfloat16")
+def test_the_gate_without_scaling_serves_bfloat16(mode):
+    network = Rounded()
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.5), scaling=False).set_train()
+    for factor, told, weight in ((1.0, False, 0.5), (INF, True, 0.5), (1.0, False, 0.0)):
+        loss, overflow, _ = step(Tensor([factor], ms.float32))
+        assert (loss.dtype, *numbers(overflow, network.weight)) == (ms.bfloat16, told, weight)
+    assert counters(step) == (2, 1, 0)
+
+
 @pytest.mark.slow
 def test_all_options_work_together(mode):
     step = built(None, batch_norm=True, scaling=False, clip_norm=0.5, clip_value=0.1, accumulation_steps=2,
@@ -293,6 +330,19 @@ def test_a_wrong_option_is_refused_by_name(option, value, error):
     named = "scale_sense" if value is False else option
     with pytest.raises(error, match=f"For 'TrainStep', '{named}'"):
         built(**{option: value})
+
+
+@pytest.mark.slow
+def test_a_model_trains_with_the_options_as_the_step_does(mode):
+    data, label = (tensor.asnumpy() for tensor in batch())
+    network, step = with_loss(), built(clip_norm=0.1)
+    model = Model(network, optimizer=OPTIMIZERS["Momentum"](network.trainable_params()), clip_norm=0.1,
+                  accumulation_steps=3, loss_scale_manager=FixedLossScaleManager(1024.0))
+    model.train(2, NumpySlicesDataset((data, label), shuffle=False).batch(2), dataset_sink_mode=False)
+    for _ in range(2):
+        step(*batch())[0].asnumpy()
+    assert (counters(model.train_network), model.train_network.get_outcome()) == ((2, 0, 0), "applied")
+    np.testing.assert_allclose(weights(model.train_network), weights(step), atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::ms_lossscale.NoLossScaleWarning")
