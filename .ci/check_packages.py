@@ -1,9 +1,13 @@
-"""Check that a wheel and an sdist hold the package, what is needed to build it, and nothing else."""
+"""
+Check that a wheel and an sdist hold the package, what is needed to build it, and nothing else; and that the wheel
+installs on every platform, asking for NumPy alone.
+"""
 
 import subprocess
 import sys
 import tarfile
 import zipfile
+from email.parser import Parser
 from pathlib import PurePosixPath
 
 NEEDED_TO_BUILD = {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in"}
@@ -18,6 +22,8 @@ def main(paths):
         wanted = sources if path.endswith(".whl") else sources | NEEDED_TO_BUILD
         if found != wanted:
             sys.exit(f"{path}: missing {sorted(wanted - found)}, not wanted {sorted(found - wanted)}")
+        if path.endswith(".whl"):
+            check_metadata(path)
         print(f"{PurePosixPath(path).name}: {len(found)} files, as they should be")
     if len(paths) != 2:
         sys.exit(f"one wheel and one sdist were expected, not {paths}")
@@ -25,6 +31,18 @@ def main(paths):
 
 def wheel_files(path):
     return {name for name in zipfile.ZipFile(path).namelist() if ".dist-info/" not in name}
+
+
+def check_metadata(path):
+    """Exit if the wheel is for some platforms only, or requires more than a NumPy, whatever its version."""
+    if not path.endswith("-py3-none-any.whl"):
+        sys.exit(f"{path}: not for every platform")
+    with zipfile.ZipFile(path) as wheel:
+        metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        asked = Parser().parsestr(wheel.read(metadata).decode()).get_all("Requires-Dist")
+    always = [each for each in asked if "extra ==" not in each]
+    if always != ["numpy"]:
+        sys.exit(f"{path}: requires {always}, and could replace what MindSpore needs")
 
 
 def sdist_files(path):
