@@ -13,6 +13,7 @@ import mindspore as ms
 import pytest
 import test_device_ir as graph_checks
 from device_checks import ASIDE, BACKWARD, REDUCTION, Training, history
+from mindspore_version import needs_dump
 
 from ms_lossscale import gradients, train_step
 from ms_lossscale.overflow import detector, register
@@ -159,7 +160,7 @@ def test_a_broken_step_fails_a_check_of_the_simulated_devices(name, mode, tmp_pa
         check()
 
 
-@graph_checks.needs_dump
+@needs_dump
 @pytest.mark.parametrize("name", COMPILE)
 def test_a_missing_edge_fails_a_check_of_the_compiled_step(name, tmp_path):
     module, old, new, check = COMPILE[name]

@@ -98,7 +98,7 @@ def natives_of(node):
 def is_version(node, parents):
     """Whether `node` is a version that is not merely shown, or takes one from elsewhere."""
     if isinstance(node, ast.Attribute) and node.attr in ("__version__", "version_info", "hexversion"):
-        return not isinstance(parents[node], (ast.FormattedValue, ast.Dict))
+        return not isinstance(parents[node], (ast.FormattedValue, ast.Dict, ast.Tuple))
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         names = [f"{getattr(node, 'module', '')}.{alias.name}" for alias in node.names]
         return any(re.search(r"importlib[._]metadata|pkg_resources|packaging|__version__", name) for name in names)
@@ -157,6 +157,15 @@ def test_only_the_monitor_and_the_commands_print():
 @pytest.mark.parametrize("name", sorted(set(FILES) - {VERSIONS}))
 def test_only_one_file_asks_for_a_version_or_a_capability_of_mindspore(name):
     assert version_tests_of(FILES[name].read_text(encoding="utf-8")) == []
+
+
+def test_the_tests_ask_for_the_version_in_one_file():
+    asking = []
+    for path in PACKAGE.parent.joinpath("tests").glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        asking += [path.stem] * any(is_version(node, parents) for node in ast.walk(tree))
+    assert asking == ["mindspore_version"]
 
 
 def test_only_the_table_of_detectors_and_that_file_name_a_chip():
