@@ -1,9 +1,10 @@
 """Packaging of ms_lossscale."""
 
 import re
+import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ms_lossscale" / "__init__.py").read_text(encoding="utf-8"))[1]
@@ -12,6 +13,10 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "ms_lossscale" / "__init__.
 PLOT = ["matplotlib"]
 TENSORBOARD = ["tensorboardX"]
 DEMO = ["scikit-learn", "matplotlib", "tqdm"]
+
+# Not a Python module: functions that MindSpore loads. Without a compiler the installation goes on without it.
+COMPILED = Extension("ms_lossscale._compiled", ["ms_lossscale/compiled.c"], optional=True,
+                     extra_compile_args=["-O3", "-ffp-contract=off"])
 
 setup(
     name="ms_lossscale",
@@ -23,6 +28,7 @@ setup(
     python_requires=">=3.9,<3.13",
     packages=find_packages(include=["ms_lossscale", "ms_lossscale.*"]),
     package_data={"ms_lossscale": ["py.typed"]},
+    ext_modules=[COMPILED] if sys.platform == "linux" else [],
     # Clusters carry their own MindSpore and NumPy; nothing here may replace them.
     install_requires=["numpy"],
     extras_require={

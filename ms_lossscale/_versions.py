@@ -6,7 +6,7 @@ import os
 import sys
 
 import mindspore as ms
-from mindspore import Tensor, context, ops
+from mindspore import Parameter, Tensor, context, ops
 
 # ops.MultitypeFuncGraph matches this class; the public RowTensor is only its printable face.
 from mindspore.common.sparse_tensor import RowTensorInner as RowTensor  # noqa: F401
@@ -125,6 +125,18 @@ def assign_now(parameter, value) -> None:
     """
     ops.assign(parameter, value)
     parameter.asnumpy()
+
+
+def host_writes_arrive() -> bool:
+    """
+    Return whether the device reads what the host writes into the array that `asnumpy` gives of a Parameter, on CPU.
+
+    From 2.7 on they are one memory; 2.0.0 keeps two, and copies one way.
+    """
+    parameter = Parameter(Tensor(0, ms.int32), name="probe", requires_grad=False)
+    ops.assign(parameter, Tensor(1, ms.int32))
+    parameter.asnumpy()[...] = 2
+    return (parameter + 0).asnumpy().item() == 2
 
 
 def random_state():

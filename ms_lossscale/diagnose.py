@@ -14,7 +14,7 @@ from ms_lossscale.as_it_was import as_it_was
 from ms_lossscale.diagnosis import Diagnosis, Run, suspects_in
 from ms_lossscale.first_not_finite import first_not_finite
 from ms_lossscale.gradient_figures import RANGES, Range, figures_of
-from ms_lossscale.gradients import Seed
+from ms_lossscale.gradients import seed_of
 from ms_lossscale.overflow.register import FloatStatusRegister
 from ms_lossscale.overflow.values import flatten
 from ms_lossscale.reading import find_step, read
@@ -97,7 +97,7 @@ def diagnose(step, *inputs, dtype=None, margin=4):
 def _run(step: nn.Cell, inputs: tuple, scale: float, asked: Range, reset_random: Callable[[], None]) -> Run:
     reset_random()
     loss = step.network(*inputs)
-    seed = Seed()(loss, Tensor(scale, ms.float32))
+    seed = seed_of(loss, Tensor(scale, ms.float32))
     gradient = ops.GradOperation(get_by_list=True, sens_param=True)(step.network, step.weights)
     reset_random()  # the gradient runs the forward pass once more, and all runs are to draw the same
     grads = flatten(gradient(*inputs, seed))

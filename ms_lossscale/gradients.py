@@ -1,11 +1,14 @@
 """The seed of the backward pass and the unscaling of its gradients: the only place that multiplies by a scale."""
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops.primitive import constexpr
 
 from ms_lossscale._errors import check_tensors
 from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, HALF_DTYPES, RowTensor
+from ms_lossscale.host_pass import has_overflow, multiplied
+from ms_lossscale.host_state import on_cpu
 
 times = ops.MultitypeFuncGraph("times")
 
@@ -33,21 +36,33 @@ def refuse_loss(found):
                     f"it returned {found}. Wrap it in a Cell that does.")
 
 
-class Seed(nn.Cell):
-    """The gradient of the scaled loss: the scale, in the loss's dtype, at every element of the loss."""
+def seed_of(loss, scale):
+    """Return the gradient of the scaled loss: the scale, in the loss's dtype, at every element of the loss."""
+    if isinstance(loss, (tuple, list, dict)):
+        refuse_loss("several outputs")
+    if not isinstance(loss, Tensor):
+        refuse_loss("no Tensor")
+    if ops.dtype(loss) not in FLOAT_DTYPES:
+        refuse_loss(ops.dtype(loss))
+    # After the loss, so after an overflow register was cleared: the cast of a large scale may raise it.
+    scale = ops.depend(scale if ops.shape(scale) == () else ops.reshape(scale, ()), loss)
+    if ops.dtype(loss) == ms.float32 and ops.shape(loss) == ():
+        return scale
+    if ops.dtype(loss) in BFLOAT16:  # PYNATIVE mode on CPU has no bfloat16 ones_like
+        return ops.cast(ops.ones_like(ops.cast(loss, ms.float32)) * scale, ops.dtype(loss))
+    return ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
 
-    def construct(self, loss, scale):
-        if isinstance(loss, (tuple, list, dict)):
-            refuse_loss("several outputs")
-        if not isinstance(loss, Tensor):
-            refuse_loss("no Tensor")
-        if ops.dtype(loss) not in FLOAT_DTYPES:
-            refuse_loss(ops.dtype(loss))
-        # After the loss, so after an overflow register was cleared: the cast of a large scale may raise it.
-        scale = ops.depend(ops.reshape(scale, ()), loss)
-        if ops.dtype(loss) in BFLOAT16:  # PYNATIVE mode on CPU has no bfloat16 ones_like
-            return ops.cast(ops.ones_like(ops.cast(loss, ms.float32)) * scale, ops.dtype(loss))
-        return ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
+
+def unscaled_on_host(grad, inverse):
+    """Return `grad` times `inverse`, a NumPy float32, and whether the product holds NaN or Inf; outside a graph."""
+    if isinstance(grad, RowTensor):
+        values, overflow = unscaled_on_host(grad.values, inverse)
+        return RowTensor(grad.indices, values, grad.dense_shape), overflow
+    if grad.dtype in BFLOAT16 or grad.dtype not in FLOAT_DTYPES or 0 in grad.shape:  # NumPy, or from_numpy, has none
+        product = times_tensor(Tensor(inverse), grad)
+        return product, grad.dtype in BFLOAT16 and has_overflow(product.astype(ms.float32).asnumpy())
+    product, overflow = multiplied(grad.asnumpy(), inverse)
+    return Tensor.from_numpy(product), overflow
 
 
 class Unscale(nn.Cell):
@@ -60,8 +75,17 @@ class Unscale(nn.Cell):
 
     def __call__(self, grads, scale):
         check_tensors("unscale", "grads", grads)
-        return super().__call__(grads, scale)
+        if not on_cpu():
+            return self.construct(grads, scale)
+        inverse = np.float32(1) / scale.asnumpy().reshape(())
+        return _each(lambda grad: unscaled_on_host(grad, inverse)[0], grads)
 
     def construct(self, grads, scale):
         inverse = self.reciprocal(ops.reshape(scale, ()))
         return self.hyper_map(ops.partial(times, inverse), grads)
+
+
+def _each(function, grads):
+    if isinstance(grads, (tuple, list)):
+        return type(grads)(_each(function, grad) for grad in grads)
+    return function(grads)

@@ -121,9 +121,9 @@ class Link(nn.Cell):
             gate = ops.depend(gate, moved)
         loss = self.step._apply(losses[0], grads[0], skip, gate)
         if self.rest is None:
-            return (loss,), (self.step.scale_sense + 0.0,)
+            return (loss,), (self.step._snapshot(self.step.scale_sense),)
         rest, scales = self.rest.update(losses[1:], grads[1:], flags[1:], overflow)
-        return (loss,) + rest, (self.step.scale_sense + 0.0,) + scales  # noqa: RUF005
+        return (loss,) + rest, (self.step._snapshot(self.step.scale_sense),) + scales  # noqa: RUF005
 
 
 def _check_steps(steps):

@@ -121,7 +121,7 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         if self.accumulates:
             return self._micro_step(status, loss, grads)
         loss, overflow = self._finish(status, loss, self.grad_reducer(grads))
-        return loss, overflow, self.scale_sense + 0.0
+        return loss, overflow, self._snapshot(self.scale_sense)
 
     def get_outcome(self):
         """
@@ -192,7 +192,7 @@ class TrainStep(TrainOneStepWithLossScaleCell):
             loss = self.accumulate.clear(loss)
         else:
             loss = ops.depend(loss, ops.assign(self.last_outcome, Tensor(0, ms.int32)))
-        return loss, overflow, self.scale_sense + 0.0
+        return loss, overflow, self._snapshot(self.scale_sense)
 
     def _finish(self, status, loss, grads, drop=None):
         """Move the scale, and run the optimizer or restore; return the loss and whether `grads` overflowed."""

@@ -5,14 +5,16 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.context import ParallelMode
 
 from ms_lossscale._versions import assign_now, refuse_trace
-from ms_lossscale.count import Count
-from ms_lossscale.gradients import Seed, Unscale
+from ms_lossscale.count import Count, counter
+from ms_lossscale.fused import UnscaleAndCheck
+from ms_lossscale.gradients import Unscale, seed_of
+from ms_lossscale.host_state import Snapshot
 from ms_lossscale.misuse import check_call, check_step
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.overflow.values import gives_row_tensors
 from ms_lossscale.scale_argument import check_training_parts, initial_scale, scale_tensor
 from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS
-from ms_lossscale.update_cell import Flag, UpdateCell
+from ms_lossscale.update_cell import UpdateCell
 from ms_lossscale.watch import Watch, check_watch_options
 
 
@@ -97,18 +99,19 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         super().__init__(network, optimizer, sens=None)
         self.scale_sense = Parameter(scale, name="scale_sense", requires_grad=False)
         self.loss_scaling_manager = scale_sense if isinstance(scale_sense, nn.Cell) else None
-        self.applied_steps = _counter("applied_steps")
-        self.skipped_steps = _counter("skipped_steps")
-        self.consecutive_overflows = _counter("consecutive_overflows")
+        self.applied_steps = counter("applied_steps")
+        self.skipped_steps = counter("skipped_steps")
+        self.consecutive_overflows = counter("consecutive_overflows")
         self.watch = Watch(**options)
         self.is_distributed = self.parallel_mode != ParallelMode.STAND_ALONE
-        self._flag = Flag()
-        self._seed = Seed()
-        self._unscale = Unscale()
+        self._unscale, self._snapshot = Unscale(), Snapshot()
         choice = choose()
-        self._count = Count(on_host=choice.name == "host")
+        on_host = choice.name == "host"
+        self._count = Count(on_host)
         self.detector = build(choice, self.is_distributed, len(self.weights))
         self.detector.row_tensors = gives_row_tensors(network)
+        alone = on_host and not self.is_distributed
+        self._unscale_and_check = UnscaleAndCheck(self, TrainOneStepWithLossScaleCell) if alone else None
         # What subclasses written for MindSpore's step reach for.
         self.hyper_map = ops.HyperMap()
         self.base = Tensor(1, ms.float32)
@@ -118,17 +121,20 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         self.enable_tuple_broaden = True
         check_step(self)
         if isinstance(scale_sense, UpdateCell):
-            scale_sense.follow(self.scale_sense)
+            scale_sense.follow(self.scale_sense, on_host)
 
     def construct(self, *inputs):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)
         loss = self.network(*inputs)
         grads = self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss))
-        grads = self.grad_reducer(self.unscale(grads))
-        overflow = self.get_overflow_status(ops.depend(status, loss), grads)
+        if self._in_one_pass:
+            grads, overflow = self._unscale_and_check(grads, self.scale_sense)
+        else:
+            grads = self.grad_reducer(self.unscale(grads))
+            overflow = self.get_overflow_status(ops.depend(status, loss), grads)
         if not self.process_loss_scale(overflow):
             loss = ops.depend(loss, self.optimizer(grads))
-        return loss, overflow, self.scale_sense + 0.0
+        return loss, overflow, self._snapshot(self.scale_sense)
 
     def __call__(self, *inputs, **kwargs):
         refuse_trace(type(self).__name__)
@@ -137,6 +143,10 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         outputs = super().__call__(*inputs, **kwargs)
         self.watch.after(self, outputs)
         return outputs
+
+    @property
+    def _in_one_pass(self):
+        return self._unscale_and_check is not None and self._unscale_and_check.stands_for(self)
 
     def get_loss_scale(self):
         """
@@ -198,7 +208,7 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         Returns:
             Tensor of the dtype and shape of `loss`, the loss scale in every element.
         """
-        return self._seed(loss, self.scale_sense)
+        return seed_of(loss, self.scale_sense)
 
     def unscale(self, grads):
         """
@@ -235,11 +245,5 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         Returns:
             Tensor, what the update cell returned, else `overflow`.
         """
-        overflow = self._count(self._flag(overflow), self.applied_steps, self.skipped_steps, self.consecutive_overflows)
-        if self.loss_scaling_manager is not None:
-            return self.loss_scaling_manager(self.scale_sense, overflow)
-        return overflow
-
-
-def _counter(name):
-    return Parameter(Tensor(0, ms.int32), name=name, requires_grad=False)
+        overflow = self._count(overflow, self.applied_steps, self.skipped_steps, self.consecutive_overflows)
+        return overflow if self.loss_scaling_manager is None else self.loss_scaling_manager(self.scale_sense, overflow)

@@ -1,27 +1,13 @@
-"""The cells that move the loss scale on the device: rule.py, as MindSpore operators."""
+"""The cells that move the loss scale: rule.py as MindSpore operators, or by the host where it holds the state."""
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
 
-from ms_lossscale._errors import check_flag, check_scale, message
-from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, make_rule
-
-
-def as_flag(who, overflow):
-    """Return `overflow` as a bool Tensor of shape (); raise unless it is a flag."""
-    if isinstance(overflow, Tensor) and overflow.dtype == ms.bool_ and overflow.shape == ():
-        return overflow
-    return Tensor(check_flag(who, "overflow", overflow), ms.bool_)
-
-
-class Flag(nn.Cell):
-    """An overflow flag as it is in a graph; outside one, as `as_flag` returns it."""
-
-    def construct(self, overflow):
-        return overflow
-
-    def __call__(self, overflow):
-        return as_flag("process_loss_scale", overflow)
+from ms_lossscale._errors import check_scale, message
+from ms_lossscale.compiled import operator
+from ms_lossscale.count import as_flag, counter
+from ms_lossscale.host_state import on_host, read, write
+from ms_lossscale.rule import MAX_LOSS_SCALE, MIN_LOSS_SCALE, ScaleState, make_rule
 
 
 class UpdateCell(nn.Cell):
@@ -36,12 +22,13 @@ class UpdateCell(nn.Cell):
         # Not in a graph: a graph takes `construct`.
         return super().__call__(loss_scale, as_flag(type(self).__name__, overflow))
 
-    def follow(self, scale_sense):
+    def follow(self, scale_sense, on_host=False):
         """
         Let `get_loss_scale` report the live scale of the step that owns this cell; the step calls it once it is built.
 
         Args:
             scale_sense (Parameter): The step's scale.
+            on_host (bool): Whether the step runs on CPU. Default: ``False`` .
         """
         # Past Cell.__setattr__, which would take the step's Parameter for one of this cell's own.
         self.__dict__["_live_scale"] = scale_sense
@@ -154,6 +141,7 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         rule = make_rule("DynamicLossScaleUpdateCell", "loss_scale_value", loss_scale_value, scale_factor,
                          scale_window, min_loss_scale, max_loss_scale, growth_factor, backoff_factor,
                          hysteresis, consecutive_hysteresis)
+        self.rule = rule
         self.scale_window = Tensor(int(rule.window), ms.int32)
         self.scale_factor = Tensor(float(scale_factor), ms.float32)
         self.growth_factor = Tensor(float(rule.growth), ms.float32)
@@ -162,19 +150,45 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         self.maximum_loss_scale = Tensor(float(rule.maximum), ms.float32)
         self.hysteresis = int(rule.hysteresis)
         self.consecutive_hysteresis = rule.consecutive
-        self.cur_iter = _counter(1, "current_iterator_step")
-        self.last_overflow_iter = _counter(0, "last_overflow_iterator_step")
+        self.cur_iter = counter("current_iterator_step", start=1)
+        self.last_overflow_iter = counter("last_overflow_iterator_step")
         if self.hysteresis > 0:
-            self.tolerated_overflows = _counter(0, "tolerated_overflows")
+            self.tolerated_overflows = counter("tolerated_overflows")
+        self.move = None
+        self.options = (Tensor(self.hysteresis, ms.int32), Tensor(int(self.consecutive_hysteresis), ms.int32))
 
     def __call__(self, loss_scale, overflow):
         if not isinstance(loss_scale, Tensor) or loss_scale.dtype not in (ms.float32, ms.float64):
             raise TypeError(message(type(self).__name__, "loss_scale", "a float32 Parameter", loss_scale))
         if loss_scale.shape not in ((), (1,)):
             raise ValueError(message(type(self).__name__, "loss_scale", "a Parameter of shape () or (1,)", loss_scale))
+        if loss_scale.dtype == ms.float32 and on_host():
+            return self._move_on_host(loss_scale, as_flag(type(self).__name__, overflow))
         return super().__call__(loss_scale, overflow)
 
+    def follow(self, scale_sense, on_host=False):
+        super().follow(scale_sense, on_host)
+        self.move = operator("move_scale", [[1]], [ms.bool_], writes=True) if on_host else None
+
+    def _move_on_host(self, loss_scale, overflow):
+        state = ScaleState(read(loss_scale), read(self.cur_iter), read(self.last_overflow_iter))
+        if self.hysteresis > 0:
+            state.tolerated_overflows = read(self.tolerated_overflows)
+        self.rule.update(state, bool(overflow))
+        write(loss_scale, state.loss_scale)
+        write(self.cur_iter, state.cur_iter)
+        write(self.last_overflow_iter, state.last_overflow_iter)
+        if self.hysteresis > 0:
+            write(self.tolerated_overflows, state.tolerated_overflows)
+        return overflow
+
     def construct(self, loss_scale, overflow):
+        if self.move is not None and ops.dtype(loss_scale) == ms.float32:
+            tolerated = self.tolerated_overflows if self.hysteresis > 0 else self.cur_iter
+            return ops.reshape(self.move(
+                overflow, loss_scale, self.cur_iter, self.last_overflow_iter, tolerated, self.scale_window,
+                self.growth_factor, self.backoff_factor, self.minimum_loss_scale, self.maximum_loss_scale,
+                *self.options), ())
         grow = ops.less_equal(self.scale_window, self.cur_iter - self.last_overflow_iter)
         shrunk = loss_scale * self.backoff_factor
         if self.hysteresis > 0:
@@ -197,7 +211,3 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         spent = ops.select(restored, ops.zeros_like(spent), spent + ops.cast(tolerated, ms.int32))
         ops.assign(self.tolerated_overflows, spent)
         return tolerated
-
-
-def _counter(start, name):
-    return Parameter(Tensor(start, ms.int32), name=name, requires_grad=False)

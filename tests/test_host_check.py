@@ -7,7 +7,8 @@ from mindspore import Tensor, nn
 
 from ms_lossscale._versions import BFLOAT16, RowTensor
 from ms_lossscale.gradients import Unscale
-from ms_lossscale.overflow.host import PIECE, HostCheck, has_overflow
+from ms_lossscale.host_pass import PIECE, has_overflow
+from ms_lossscale.overflow.host import HostCheck
 from ms_lossscale.overflow.is_finite import IsFiniteCheck
 
 STATUS = Tensor([0] * 8, ms.int32)

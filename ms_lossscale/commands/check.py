@@ -14,12 +14,13 @@ from mindspore import context
 import ms_lossscale
 from ms_lossscale import _versions
 from ms_lossscale.commands.trial import CHECKS, MODES, try_out
-from ms_lossscale.overflow.table import DETECTORS, choose
+from ms_lossscale.compiled import library
+from ms_lossscale.overflow.table import build, choose
 
 TARGETS = ("CPU", "GPU", "Ascend")
 LABELS = {"ms_lossscale": "ms_lossscale", "mindspore": "MindSpore", "python": "Python",
           "device_target": "device target", "chip": "chip", "overflow_mode": "on overflow", "detector": "detector",
-          "primitives": "primitives", "reason": "decided by"}
+          "primitives": "primitives", "reason": "decided by", "compiled": "compiled part"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,12 +46,13 @@ def describe(target: str | None = None) -> dict:
         warnings.simplefilter("always")
         choice = choose()
     target = context.get_context("device_target")
-    detector = DETECTORS[choice.name]
+    detector = build(choice, distributed=False, count=1)
     return {
         "ms_lossscale": ms_lossscale.__version__, "mindspore": ms.__version__, "python": platform.python_version(),
         "device_target": target, "chip": _versions.chip_facts() if target == "Ascend" else {},
         "overflow_mode": "saturates, and raises a register" if choice.name == "register" else "makes Inf and NaN",
         "detector": choice.name, "primitives": list(detector.primitives), "reason": choice.reason,
+        "compiled": library(),
         "warnings": [str(warning.message) for warning in caught],
     }
 
@@ -78,7 +80,8 @@ def _fail(options, error):
 
 def _text(report):
     shown = {**report, "chip": ", ".join(f"{name}: {fact}" for name, fact in report["chip"].items()),
-             "primitives": ", ".join(report["primitives"])}
+             "primitives": ", ".join(report["primitives"]),
+             "compiled": report["compiled"] or "none: NumPy does its work, and MindSpore's own operators"}
     lines = [f"{label:<15}{shown[name]}" for name, label in LABELS.items() if shown[name]]
     lines += [f"{'warning':<15}{text}" for text in report["warnings"]]
     lines += ["", _row("", report["trial"])]

@@ -1,4 +1,4 @@
-"""CPU: NumPy looks at the gradients, in one pass over memory it shares with them."""
+"""CPU: one operator, compiled or NumPy's, looks at all gradients; outside a graph NumPy does, where they lie."""
 
 import inspect
 
@@ -8,21 +8,10 @@ from mindspore import Tensor, ops
 
 from ms_lossscale._errors import check_tensors
 from ms_lossscale._versions import BFLOAT16
+from ms_lossscale.compiled import operator
+from ms_lossscale.host_pass import has_overflow
 from ms_lossscale.overflow.detector import GradientCheck
 from ms_lossscale.overflow.values import flatten
-
-# Elements looked at together: the flags of one piece stay in the cache.
-PIECE = 1 << 16
-
-
-def has_overflow(*arrays):
-    """Return whether any of `arrays`, float NumPy arrays, holds a NaN or Inf."""
-    for array in arrays:
-        flat = np.asarray(array).reshape(-1)
-        for start in range(0, flat.size, PIECE):
-            if not np.isfinite(flat[start:start + PIECE]).all():
-                return True
-    return False
 
 
 def _flag_operator(count):
@@ -50,19 +39,24 @@ class HostCheck(GradientCheck):
     """
     NaN or Inf in the gradients, found on the host.
 
-    In a graph one operator looks at all gradients if there are `count` of them, else one operator at each. Outside
-    a graph NumPy reads the gradients where they lie.
+    In a graph one operator looks at all gradients, a compiled one if this installation has it. NumPy's takes `count`
+    of them; if there are more or fewer, one operator looks at each. Outside a graph NumPy reads them where they lie.
     """
 
     primitives = ("Custom(pyfunc)",)
 
     def __init__(self, distributed, count):
         super().__init__(distributed)
+        self.not_finite = operator("not_finite", [[1]], [ms.bool_])
+        if self.not_finite is not None:
+            self.primitives = ("Custom(aot)",)
         self.count = count
         self.flag_of_all = _flag_operator(count)
         self.flag_of_one = _flag_operator(1)
 
     def overflow_of(self, grads):
+        if self.not_finite is not None:
+            return self.any_rank(ops.reshape(self.not_finite(*grads), ()))
         arrays = self.hyper_map(_numpy_values, grads)
         if len(arrays) == self.count:
             flag = self.flag_of_all(*arrays)
