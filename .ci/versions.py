@@ -97,6 +97,8 @@ def environment(mindspore, python, beside, command):
         subprocess.run([command, "-m", "venv", "--clear", str(home)], check=True)
         subprocess.run([str(home / "bin" / "pip"), "install", "-q", "-e", f"{ROOT}[demo,test]", *wanted], check=True)
         mark.write_text(recipe.hexdigest())
+    else:  # what is compiled may have changed
+        subprocess.run([str(home / "bin" / "pip"), "install", "-q", "--no-deps", "-e", str(ROOT)], check=True)
     return home
 
 
