@@ -1,0 +1,219 @@
+"""The compiled operators give the bits that NumPy, the rule and MindSpore's operators give, and can be missing."""
+
+import ctypes
+import shutil
+from dataclasses import astuple
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+from test_host_check import NUMPY_DTYPES, flag_of, numpy_answer, random_bits, unscaled_by_numpy
+
+from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell, compiled
+from ms_lossscale._versions import BFLOAT16
+from ms_lossscale.compiled import library, operator
+from ms_lossscale.fused import CHUNK
+from ms_lossscale.host_pass import PIECE, has_overflow, multiplied
+from ms_lossscale.rule import ScaleRule, ScaleState
+
+needs_compiled = pytest.mark.skipif(library() is None, reason="this installation has no compiled part")
+
+
+def call(name, dtypes, *arrays):
+    """Call an operator of the library as MindSpore does; `arrays` are its inputs and outputs, `dtypes` their names."""
+    count = len(arrays)
+    shapes = [(ctypes.c_int64 * max(array.ndim, 1))(*array.shape) for array in arrays]
+    return getattr(ctypes.CDLL(library()), name)(
+        count, (ctypes.c_void_p * count)(*[array.ctypes.data for array in arrays]),
+        (ctypes.c_int * count)(*[array.ndim for array in arrays]),
+        (ctypes.c_void_p * count)(*[ctypes.addressof(shape) for shape in shapes]),
+        (ctypes.c_char_p * count)(*[dtype.encode() for dtype in dtypes]), None, None)
+
+
+def found_in(*arrays, dtype=None):
+    """Return what `not_finite` answers."""
+    flag = np.array([7], np.uint8)
+    assert call("not_finite", [dtype or array.dtype.name for array in arrays] + ["bool"], *arrays, flag) == 0
+    return {0: False, 1: True}[flag.item()]
+
+
+def unscaled(scale, *arrays):
+    """Return what `unscale_and_check` makes."""
+    products, flag = [np.full_like(array, 5) for array in arrays], np.array([7], np.uint8)
+    names = ["float32"] * (2 * len(arrays) + 1)
+    assert call("unscale_and_check", [*names, "bool"], *arrays, np.array(scale, np.float32), *products, flag) == 0
+    return products, {0: False, 1: True}[flag.item()]
+
+
+@needs_compiled
+class TestNotFinite:
+    @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+    @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+    def test_sees_a_bad_element_at_every_place_of_every_length(self, dtype, bad):
+        for size in (*range(1, 40), 257):
+            array = np.full(size, np.finfo(dtype).max, dtype)
+            assert not found_in(array)
+            for place in range(size):
+                array[place] = bad
+                assert found_in(array), (size, place)
+                array[place] = np.finfo(dtype).smallest_subnormal
+
+    def test_knows_bfloat16(self):
+        finite = np.array([0x7F7F, 0xFF7F, 0x0001, 0x8001, 0], np.uint16)
+        assert not found_in(finite, dtype="bfloat16")
+        for bad in (0x7F80, 0xFF80, 0x7F81, 0xFFFF):
+            assert found_in(np.array([*finite, bad], np.uint16), dtype="bfloat16")
+
+    def test_sees_it_in_any_gradient_and_knows_empty_and_scalar_ones(self):
+        for bad in (None, 0, 1, 2):
+            arrays = [np.array(np.inf if bad == number else 1, dtype) for number, dtype in enumerate(NUMPY_DTYPES)]
+            assert found_in(np.zeros((0, 3), np.float32), *arrays) is (bad is not None)
+
+    def test_refuses_a_dtype_it_does_not_know(self):
+        assert call("not_finite", ["int32", "bool"], np.zeros(1, np.int32), np.zeros(1, np.uint8)) != 0
+        arrays = np.zeros(1, np.float64), np.ones((), np.float32), np.zeros(1, np.float64), np.zeros(1, np.uint8)
+        assert call("unscale_and_check", ["float64", "float32", "float64", "bool"], *arrays) != 0
+
+
+@needs_compiled
+class TestUnscaleAndCheck:
+    def test_gives_numpys_bits_for_random_bits(self):
+        rng = np.random.RandomState(21)
+        answers = []
+        for _ in range(500):
+            arrays = [random_bits(rng, np.float32, shape, rng.rand() < 0.2) for shape in ((), (37,), (2, 9), (0,))]
+            scale = np.float32(rng.choice([2.0**126, 2.0**-126, 2.0**24, 3.0, 1.1, rng.rand() + 0.1]))
+            products, overflow = unscaled(scale, *arrays)
+            with np.errstate(over="ignore", invalid="ignore"):
+                expected = [unscaled_by_numpy(array, scale) for array in arrays]
+            assert [product.tobytes() for product in products] == [array.tobytes() for array in expected]
+            assert overflow == numpy_answer(expected)
+            answers.append(overflow)
+        assert 150 < sum(answers) < 450
+
+    def test_judges_the_product(self):
+        assert unscaled(0.5, np.array([3e38], np.float32))[1] is True
+        assert unscaled(2.0, np.array([3e38, 3e38], np.float32))[1] is False
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_numpys_pass_over_pieces_gives_the_bits_of_the_whole(dtype):
+    rng = np.random.RandomState(22)
+    for size in (1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 3):
+        array = random_bits(rng, dtype, (size,), False) / dtype(8)
+        for place in (None, 0, size // 2, size - 1):
+            if place is not None:
+                array[place] = np.nan
+            product, overflow = multiplied(array, np.float32(0.3))
+            whole = array.astype(np.result_type(dtype, np.float32)) * np.float32(0.3)
+            assert product.tobytes() == whole.astype(dtype).tobytes()
+            assert overflow is (place is not None) == has_overflow(product)
+            array[slice(None) if place is None else place] = 1
+
+
+@needs_compiled
+@pytest.mark.parametrize("hysteresis, consecutive", [(0, False), (2, False), (2, True)])
+def test_move_scale_is_the_rule_and_count_step_counts(hysteresis, consecutive):
+    rng = np.random.RandomState(23)
+    rule = ScaleRule(1.7, float(np.float32(0.4)), 3, 0.5, 2.0**20, hysteresis, consecutive)
+    state, counted = ScaleState(1024.0), [0, 0, 0]
+    held = [np.array(1024.0, np.float32), *(np.array(number, np.int32) for number in (1, 0, 0))]
+    counters = [np.array(0, np.int32) for _ in range(3)]
+    numbers = [np.array(3, np.int32), *(np.array(number, np.float32) for number in (1.7, 0.4, 0.5, 2.0**20)),
+               np.array(hysteresis, np.int32), np.array(int(consecutive), np.int32)]
+    for _ in range(2_000):
+        overflow = bool(rng.rand() < rng.choice([0.05, 0.3, 0.9]))
+        flag, out = np.array(overflow), np.array([7], np.uint8)
+        rule.update(state, overflow)
+        counted = [counted[0] + (not overflow), counted[1] + overflow, counted[2] + 1 if overflow else 0]
+        assert call("move_scale", [""] * 13, flag, *held, *numbers, out) == 0
+        assert out.item() == overflow
+        scale, cur_iter, last_overflow_iter, in_a_row, tolerated = astuple(state)
+        assert [array.item() for array in held] == [np.float32(scale), cur_iter, last_overflow_iter, tolerated]
+        assert call("count_step", [""] * 5, flag, *counters, out) == 0
+        assert out.item() == overflow
+        assert [array.item() for array in counters] == counted
+        assert counted[2] == in_a_row
+
+
+class Factor(nn.Cell):
+    """Small layers and a loss times a factor, by which a test makes every gradient Inf or NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.SequentialCell([nn.Dense(3, 3, weight_init="normal") for _ in range(17)])
+
+    def construct(self, x, factor):
+        return ops.ReduceMean()(self.layers(x)) * factor
+
+
+def train(hysteresis):
+    """Return everything a run of 15 steps makes, every fifth an overflow."""
+    ms.set_seed(3)
+    network = Factor()
+    step = TrainOneStepWithLossScaleCell(
+        network, nn.Adam(network.trainable_params()),
+        DynamicLossScaleUpdateCell(2.0**10, 2, 3, hysteresis=hysteresis, max_loss_scale=2.0**12))
+    x, made = Tensor(np.ones((2, 3)), ms.float32), []
+    for number in range(15):
+        outputs = step(x, Tensor([1.0, 1.0, 1.0, np.inf, 1.0][number % 5], ms.float32))
+        made += [output.asnumpy().tobytes() for output in outputs]
+        made += [each.asnumpy().item() for each in (step.applied_steps, step.skipped_steps,
+                                                    step.consecutive_overflows)]
+    return made + [(each.name, each.asnumpy().tobytes()) for each in step.get_parameters()]
+
+
+@needs_compiled
+@pytest.mark.parametrize("hysteresis", [0, 1])
+def test_a_training_is_bit_for_bit_the_same_without_the_compiled_part(graph_mode, monkeypatch, hysteresis):
+    assert len(Factor().trainable_params()) > CHUNK
+    made = train(hysteresis)
+    monkeypatch.setenv(compiled.SWITCH, "0")
+    assert operator("count_step", [[1]], [ms.bool_]) is None
+    assert train(hysteresis) == made
+
+
+@needs_compiled
+@pytest.mark.skipif(not BFLOAT16, reason="MindSpore 2.0.0 has no bfloat16")
+def test_the_check_in_a_graph_is_the_compiled_one_and_takes_every_float_dtype(graph_mode):
+    from test_host_check import Check
+    check = Check(4)
+    assert check.detector.primitives == ("Custom(aot)",)
+    for bad in (None, 0, 1, 2, 3):
+        grads = [Tensor([1.0, np.nan if number == bad else 2.0], ms.float32).astype(dtype)
+                 for number, dtype in enumerate((ms.float16, ms.float32, ms.float64, ms.bfloat16))]
+        assert flag_of(check(*grads)) is (bad is not None)
+
+
+@needs_compiled
+@pytest.mark.parametrize("content", ["another revision", "no library"])
+def test_a_library_that_does_not_fit_is_named_and_not_used(tmp_path, content):
+    path = tmp_path / library().rpartition("/")[2]
+    if content == "no library":
+        path.write_text("text")
+    else:
+        shutil.copy(library(), path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "REVISION", -1)
+        with pytest.warns(RuntimeWarning, match=r"compiled part.*is not used.*Install the package anew, or set MS_LOSS"):
+            assert compiled._usable(tmp_path) is None
+
+
+def test_a_folder_without_a_library_has_no_compiled_part(tmp_path):
+    assert compiled._usable(tmp_path) is None
+
+
+@needs_compiled
+@pytest.mark.slow
+def test_a_million_random_cases_are_judged_as_numpy_judges_them():
+    rng = np.random.RandomState(24)
+    for dtype in NUMPY_DTYPES:
+        for size in (1, 3, 16, 33):
+            cases = random_bits(rng, dtype, (90_000, size), False)
+            bad = rng.rand(len(cases)) < 0.5
+            places = rng.randint(size, size=len(cases))
+            cases[bad, places[bad]] = rng.choice(np.array([np.nan, np.inf, -np.inf], dtype), bad.sum())
+            for case, expected in zip(cases, (~np.isfinite(cases)).any(axis=1)):
+                assert found_in(case) is bool(expected)
+                assert has_overflow(case) is bool(expected)
