@@ -1,42 +1,49 @@
 """
 Check that a wheel and an sdist hold the package, what is needed to build it, and nothing else; and that the wheel
 asks for NumPy alone.
+
+    check_packages.py SDIST WHEEL       a wheel built where there is a C compiler
+    check_packages.py --pure WHEEL      one built where there is none
 """
 
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
 from email.parser import Parser
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import PurePosixPath
 
 NEEDED_TO_BUILD = {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in"}
+COMPILED = r"ms_lossscale/_compiled\.[\w.-]+\.so"
 GENERATED = {"PKG-INFO", "setup.cfg"}
 
 
 def main(paths):
+    pure = paths[:1] == ["--pure"]
+    paths = paths[1:] if pure else paths
     tracked = subprocess.run(["git", "ls-files", "ms_lossscale"], check=True, capture_output=True, text=True)
     sources = set(tracked.stdout.split())
     for path in paths:
         found = wheel_files(path) if path.endswith(".whl") else sdist_files(path)
-        wanted = {in_wheel(name) for name in sources} if path.endswith(".whl") else sources | NEEDED_TO_BUILD
+        wanted = sources | NEEDED_TO_BUILD
+        if path.endswith(".whl"):
+            wanted = {name for name in sources if not name.endswith(".c")}
+            compiled = {name for name in found if re.fullmatch(COMPILED, name)}
+            if len(compiled) != (0 if pure else 1):
+                sys.exit(f"{path}: {sorted(compiled) or 'no compiled part'}")
+            found -= compiled
         if found != wanted:
             sys.exit(f"{path}: missing {sorted(wanted - found)}, not wanted {sorted(found - wanted)}")
         if path.endswith(".whl"):
             check_metadata(path)
         print(f"{PurePosixPath(path).name}: {len(found)} files, as they should be")
-    if len(paths) != 2:
-        sys.exit(f"one wheel and one sdist were expected, not {paths}")
+    if len(paths) != (1 if pure else 2):
+        sys.exit(f"one wheel, and one sdist unless --pure, were expected, not {paths}")
 
 
 def wheel_files(path):
     return {name for name in zipfile.ZipFile(path).namelist() if ".dist-info/" not in name}
-
-
-def in_wheel(name):
-    """Return what a wheel holds in the place of this source file."""
-    return f"ms_lossscale/_compiled{EXTENSION_SUFFIXES[0]}" if name == "ms_lossscale/compiled.c" else name
 
 
 def check_metadata(path):

@@ -1,16 +1,22 @@
 """The pass over the gradients: multiply by the reciprocal of the scale, and tell whether one holds NaN or Inf."""
 
+from types import SimpleNamespace
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, amp, nn, ops
 
 import ms_lossscale
+from benchmarks.step_tax import without_the_compiled_part
 from benchmarks.timing import medians
+from ms_lossscale.fused import UnscaleAndCheck
 from ms_lossscale.gradients import Unscale
 from ms_lossscale.overflow.host import HostCheck
 
 SETS = {"64 x 1M": (64, (1024, 1024)), "60 x 256x256": (60, (256, 256)), "300 x 64x64": (300, (64, 64))}
 QUICK_SETS = {"20 x 64x64": (20, (64, 64))}
+GROWTH = {f"{count} x {side}x{side}": (count, (side, side)) for side in (16, 256) for count in (4, 32, 256)}
+GROWING = ("one Mul each", "ours, in the step", "MindSpore, in the step")
 REFERENCE = "one Mul each"
 SCALE = 1024.0
 
@@ -52,13 +58,12 @@ class OurPass(nn.Cell):
     def __init__(self, count):
         super().__init__()
         self.scale = Parameter(Tensor(SCALE, ms.float32), requires_grad=False)
-        self.status = Tensor([0] * 8, ms.int32)
-        self.unscale = Unscale()
-        self.check = HostCheck(False, count)
+        parts = SimpleNamespace(_unscale=Unscale(), grad_reducer=None, detector=HostCheck(False, count),
+                                weights=[self.scale] * count)
+        self.unscale_and_check = UnscaleAndCheck(parts, ms_lossscale.TrainOneStepWithLossScaleCell)
 
     def construct(self, *grads):
-        grads = self.unscale(grads, self.scale)
-        return grads, self.check(self.status, grads)
+        return self.unscale_and_check(grads, self.scale)
 
 
 class MindSporePass(nn.Cell):
@@ -126,6 +131,7 @@ def variants(count, shape):
         REFERENCE: MulOnly(),
         f"{REFERENCE}, again": MulOnly(),
         "ours, in the step": OurPass(count),
+        "ours, nothing compiled": without_the_compiled_part(OurPass, count),
         "ours, functional": FunctionalPass(ms_lossscale.StaticLossScaler(SCALE), ms_lossscale.all_finite),
         "MindSpore, in the step": MindSporePass(),
         "MindSpore, functional": FunctionalPass(amp.StaticLossScaler(SCALE), amp.all_finite),
@@ -141,9 +147,16 @@ def variants(count, shape):
 
 def measure(quick):
     """Return {set: {name: seconds}} in the mode that is set."""
-    results = {}
-    for name, (count, shape) in (QUICK_SETS if quick else SETS).items():
-        large = count * int(np.prod(shape)) > 2**24
-        results[name] = medians(variants(count, shape), rounds=3 if quick or large else 15,
-                                repeats=1 if large else 3)
-    return results
+    return {name: _seconds(variants(*numbers), numbers, quick) for name, numbers in
+            (QUICK_SETS if quick else SETS).items()}
+
+
+def measure_growth():
+    """Return {set: {name: seconds}}: few and many gradients, small and large ones."""
+    return {name: _seconds({each: call for each, call in variants(*numbers).items() if each in GROWING}, numbers)
+            for name, numbers in GROWTH.items()}
+
+
+def _seconds(calls, numbers, quick=False):
+    large = numbers[0] * int(np.prod(numbers[1])) > 2**24
+    return medians(calls, rounds=3 if quick else 7 if large else 15, repeats=1 if large else 3)

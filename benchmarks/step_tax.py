@@ -1,6 +1,9 @@
 """The training step: with loss scaling, with nothing but the `if` around the optimizer, and plain."""
 
 import functools
+import os
+import statistics
+from unittest import mock
 
 import mindspore as ms
 import numpy as np
@@ -8,9 +11,12 @@ from mindspore import Parameter, Tensor, nn, ops
 
 import ms_lossscale
 from benchmarks.timing import medians, once
+from ms_lossscale import compiled
 
 SCALE = 1024.0
 PLAIN = "plain"
+GATE = "the if alone"
+TINY = "tiny: 3 x 64, batch 32"
 
 _divided = ops.MultitypeFuncGraph("divided")
 
@@ -66,14 +72,22 @@ def our_step(network, optimizer, step=ms_lossscale.TrainOneStepWithLossScaleCell
     return step(network, optimizer, ms_lossscale.DynamicLossScaleUpdateCell(SCALE, 2, 1000))
 
 
+def without_the_compiled_part(build, *parts):
+    """Return what `build` makes of `parts` where the package was installed without a C compiler."""
+    with mock.patch.dict(os.environ, {compiled.SWITCH: "0"}):
+        return build(*parts)
+
+
 STEPS = {
     PLAIN: nn.TrainOneStepCell,
     "plain again": nn.TrainOneStepCell,
-    "the if alone": GateOnly,
+    GATE: GateOnly,
     "ours": our_step,
+    "ours, nothing compiled": lambda network, optimizer: without_the_compiled_part(our_step, network, optimizer),
     "ours, a subclass": lambda network, optimizer: our_step(network, optimizer, Subclass),
     "MindSpore's": mindspore_step,
 }
+COMPILED_STEPS = (PLAIN, "ours", "ours, nothing compiled", "MindSpore's")
 OPTIONS = {"clip_norm": 1.0, "clip_value": 1.0, "accumulation_steps": 4, "restore_buffers": True, "scaling": False}
 
 
@@ -105,7 +119,7 @@ def convolutional():
 
 
 NETWORKS = {
-    "tiny: 3 x 64, batch 32": (lambda: dense(64, 64, 64, 64), (32, 64), (32, 64)),
+    TINY: (lambda: dense(64, 64, 64, 64), (32, 64), (32, 64)),
     "wide: 4 x 2048, batch 8": (lambda: dense(2048, 2048, 2048, 2048, 2048), (8, 2048), (8, 2048)),
     "convolutional, batch 64": (convolutional, (64, 1, 28, 28), (64, 10)),
 }
@@ -124,15 +138,30 @@ def build(step, network, input_shape, label_shape):
 
 
 def measure(quick):
-    """Return ({network: {step: seconds}}, {network: {step: seconds of the first call}}) in the mode that is set."""
-    seconds, firsts = {}, {}
-    for name, parts in list(NETWORKS.items())[:1 if quick else None]:
-        once(build(PLAIN, *parts))  # what the process does once counts for no variant
+    """Return {network: {step: seconds}} in the mode that is set."""
+    seconds = {}
+    for name, parts in _networks(quick):
         calls = {step: build(step, *parts) for step in STEPS}
-        firsts[name] = {step: once(call) for step, call in calls.items()}
-        tiny = name.startswith("tiny")
         for call in calls.values():
-            for _ in range(3):
+            for _ in range(4):
                 once(call)
-        seconds[name] = medians(calls, rounds=4 if quick else 18 if tiny else 12, repeats=3 if tiny else 1)
-    return seconds, firsts
+        tiny = name == TINY
+        seconds[name] = medians(calls, rounds=4 if quick else 30 if tiny else 12, repeats=3 if tiny else 1)
+    return seconds
+
+
+def measure_first_calls(quick):
+    """Return {network: {step: seconds}} of first calls, medians of three steps; a graph is compiled there."""
+    seconds = {}
+    for name, parts in _networks(quick):
+        once(build(PLAIN, *parts))  # what the process does once counts for no variant
+        firsts = {step: [] for step in COMPILED_STEPS}
+        for _ in range(1 if quick else 3):
+            for step, values in firsts.items():
+                values.append(once(build(step, *parts)))
+        seconds[name] = {step: statistics.median(values) for step, values in firsts.items()}
+    return seconds
+
+
+def _networks(quick):
+    return list(NETWORKS.items())[:1 if quick else None]

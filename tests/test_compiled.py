@@ -196,7 +196,7 @@ def test_a_library_that_does_not_fit_is_named_and_not_used(tmp_path, content):
         shutil.copy(library(), path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "REVISION", -1)
-        with pytest.warns(RuntimeWarning, match=r"compiled part.*is not used.*Install the package anew, or set MS_LOSS"):
+        with pytest.warns(RuntimeWarning, match=r"is not used: .*Install the package anew, or set MS_LOSS"):
             assert compiled._usable(tmp_path) is None
 
 
