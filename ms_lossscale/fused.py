@@ -30,6 +30,8 @@ class UnscaleAndCheck(nn.Cell):
         self.methods = [getattr(documented, name) for name in METHODS]
         self.no_status = Tensor([0] * 8, ms.int32)
         self.fused = None
+        # Of the operators after the first. MindSpore 2.0.0 has no range that is empty.
+        self.starts = tuple(range(CHUNK, len(step.weights), CHUNK))
         if all(weight.dtype == ms.float32 for weight in step.weights) and not self.check.row_tensors:
             self.fused = operator("unscale_and_check", lambda inputs: (*inputs[:-1], [1]),
                                   lambda inputs: (*inputs[:-1], ms.bool_))
@@ -47,7 +49,7 @@ class UnscaleAndCheck(nn.Cell):
             return grads, self.check(self.no_status, grads)
         outputs = self.fused(*grads[:CHUNK], scale)
         unscaled, overflow = outputs[:-1], outputs[-1]
-        for start in range(CHUNK, len(grads), CHUNK):
+        for start in self.starts:
             outputs = self.fused(*grads[start:start + CHUNK], scale)
             unscaled, overflow = unscaled + outputs[:-1], ops.logical_or(overflow, outputs[-1])
         return unscaled, ops.reshape(overflow, ())
