@@ -1,5 +1,6 @@
 """
-Check that a wheel and an sdist hold the package, what is needed to build it, and nothing else.
+Check that a wheel and an sdist hold the package, what is needed to build it, and nothing else; and that the wheel
+asks for NumPy alone.
 
     check_packages.py SDIST WHEEL       a wheel built where there is a C compiler
     check_packages.py --pure WHEEL      one built where there is none
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email.parser import Parser
 from pathlib import PurePosixPath
 
 NEEDED_TO_BUILD = {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in"}
@@ -33,6 +35,8 @@ def main(paths):
             found -= compiled
         if found != wanted:
             sys.exit(f"{path}: missing {sorted(wanted - found)}, not wanted {sorted(found - wanted)}")
+        if path.endswith(".whl"):
+            check_metadata(path)
         print(f"{PurePosixPath(path).name}: {len(found)} files, as they should be")
     if len(paths) != (1 if pure else 2):
         sys.exit(f"one wheel, and one sdist unless --pure, were expected, not {paths}")
@@ -40,6 +44,16 @@ def main(paths):
 
 def wheel_files(path):
     return {name for name in zipfile.ZipFile(path).namelist() if ".dist-info/" not in name}
+
+
+def check_metadata(path):
+    """Exit if the wheel requires more than a NumPy, whatever its version."""
+    with zipfile.ZipFile(path) as wheel:
+        metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        asked = Parser().parsestr(wheel.read(metadata).decode()).get_all("Requires-Dist")
+    always = [each for each in asked if "extra ==" not in each]
+    if always != ["numpy"]:
+        sys.exit(f"{path}: requires {always}, and could replace what MindSpore needs")
 
 
 def sdist_files(path):

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,18 +46,19 @@ def main():
     rows = [row for row in MATRIX if not options.versions or row[0] in options.versions]
     # All of them first: a missing interpreter is told before an hour of tests.
     interpreters = {python: interpreter(python) for _, python, _ in rows}
-    lines, failed, pythons = [], False, {}
+    lines, skips, failed, pythons = [], {}, False, {}
     if options.exchange_with:
         pythons["other"] = ROOT / options.exchange_with
     for mindspore, python, beside in rows:
         print(f"\n-- MindSpore {mindspore}, Python {python}", flush=True)
         home = environment(mindspore, python, beside, interpreters[python])
-        status, counts = run_tests(home, options.slow)
+        status, counts, skips[f"{mindspore} ({python})"] = run_tests(home, options.slow)
         failed = failed or status != 0
         pythons[mindspore] = home / "bin" / "python"
         lines.append(f"| {mindspore} | {python} | {counts['passed']} | {counts['skipped']} | {counts['failed']} |")
     print("\n| MindSpore | Python | passed | skipped | failed |\n|---|---|---|---|---|")
     print("\n".join(lines))
+    print_reasons(skips)
     if not options.slow:
         exchange_checkpoints(pythons)
     return int(failed)
@@ -95,22 +97,32 @@ def environment(mindspore, python, beside, command):
         subprocess.run([command, "-m", "venv", "--clear", str(home)], check=True)
         subprocess.run([str(home / "bin" / "pip"), "install", "-q", "-e", f"{ROOT}[demo,test]", *wanted], check=True)
         mark.write_text(recipe.hexdigest())
+    else:  # what is compiled may have changed
+        subprocess.run([str(home / "bin" / "pip"), "install", "-q", "--no-deps", "-e", str(ROOT)], check=True)
     return home
 
 
 def run_tests(home, slow):
-    """Run pytest; return its exit status and the number of tests that passed, skipped and failed."""
+    """Run pytest; return its exit status, how many tests passed, skipped and failed, and how many for which reason."""
     report = home / "report.xml"
     report.unlink(missing_ok=True)
     command = [str(home / "bin" / "python"), "-m", "pytest", "-q", f"--junitxml={report}", *(["-m", "slow"] * slow)]
     status = subprocess.run(command, cwd=ROOT).returncode
     if not report.exists():
-        return status or 1, dict.fromkeys(("passed", "skipped", "failed"), "-")
+        return status or 1, dict.fromkeys(("passed", "skipped", "failed"), "-"), Counter()
     suite = ElementTree.parse(report).getroot().find("testsuite")
     number = {name: int(suite.get(name)) for name in ("tests", "skipped", "failures", "errors")}
     failed = number["failures"] + number["errors"]
-    return status, {"passed": number["tests"] - number["skipped"] - failed, "skipped": number["skipped"],
-                    "failed": failed}
+    counts = {"passed": number["tests"] - number["skipped"] - failed, "skipped": number["skipped"], "failed": failed}
+    return status, counts, Counter(skip.get("message") for skip in suite.iter("skipped"))
+
+
+def print_reasons(skips):
+    """Print what was skipped where: a line for each reason, with the number of tests under each version."""
+    if any(skips.values()):
+        print("\nSkipped:")
+    for reason in sorted(set().union(*skips.values())):
+        print(f"- {reason}: {', '.join(f'{found[reason]} on {row}' for row, found in skips.items() if found[reason])}")
 
 
 def exchange_checkpoints(pythons):

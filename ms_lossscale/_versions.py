@@ -23,6 +23,10 @@ except ImportError:  # 2.0.0, which has no Inf/NaN mode either
     AllFinite = None
 
 
+# 2.7 and later; before it there is only set_context(device_target=...).
+set_device = getattr(ms, "set_device", None)
+
+
 # MindSpore's table of levels has no row for "auto" in 2.0.0, which reads it as "O2" on GPU and "O3" on Ascend.
 AUTO_IS_A_LEVEL = "auto" in _config_level
 
@@ -105,6 +109,11 @@ def refuse_trace(who: str) -> None:
     trace._jit_trace_end(*(recording.args or ()))
     raise RuntimeError(f"For '{who}', jit with capture_mode=\"trace\" is not supported: it records one run, and keeps "
                        "what was checked and decided in it. Use ms.jit without it.")
+
+
+def computes_in_float16(cell) -> bool:
+    """Return whether `cell` was set to float16; 2.0.0 notes it under the first name."""
+    return bool(getattr(cell, "to_float_fp16", False) or getattr(cell, "fp16", False))
 
 
 def assign_now(parameter, value) -> None:

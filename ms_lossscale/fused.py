@@ -1,11 +1,10 @@
 """Unscaling and the overflow check in one pass over the gradients: on CPU, where two passes cost double."""
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor, nn, ops
 
 from ms_lossscale.compiled import operator
-from ms_lossscale.gradients import unscaled_on_host
+from ms_lossscale.gradients import reciprocal_on_host, unscaled_on_host
 
 # Gradients in one operator: MindSpore takes twice as long for one with 300 of them as for ten with 30.
 CHUNK = 32
@@ -30,6 +29,8 @@ class UnscaleAndCheck(nn.Cell):
         self.methods = [getattr(documented, name) for name in METHODS]
         self.no_status = Tensor([0] * 8, ms.int32)
         self.fused = None
+        # Of the operators after the first. MindSpore 2.0.0 has no range that is empty.
+        self.starts = tuple(range(CHUNK, len(step.weights), CHUNK))
         if all(weight.dtype == ms.float32 for weight in step.weights) and not self.check.row_tensors:
             self.fused = operator("unscale_and_check", lambda inputs: (*inputs[:-1], [1]),
                                   lambda inputs: (*inputs[:-1], ms.bool_))
@@ -47,14 +48,14 @@ class UnscaleAndCheck(nn.Cell):
             return grads, self.check(self.no_status, grads)
         outputs = self.fused(*grads[:CHUNK], scale)
         unscaled, overflow = outputs[:-1], outputs[-1]
-        for start in range(CHUNK, len(grads), CHUNK):
+        for start in self.starts:
             outputs = self.fused(*grads[start:start + CHUNK], scale)
             unscaled, overflow = unscaled + outputs[:-1], ops.logical_or(overflow, outputs[-1])
         return unscaled, ops.reshape(overflow, ())
 
     def __call__(self, grads, scale):
         """The same outside a graph, by NumPy."""
-        inverse = np.float32(1) / scale.asnumpy().reshape(())
+        inverse = reciprocal_on_host(scale)
         pairs = [unscaled_on_host(grad, inverse) for grad in grads]
         return tuple(grad for grad, _ in pairs), Tensor(any(overflow for _, overflow in pairs))
 

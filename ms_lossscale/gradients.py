@@ -53,6 +53,12 @@ def seed_of(loss, scale):
     return ops.ones_like(loss) * ops.cast(scale, ops.dtype(loss))
 
 
+def reciprocal_on_host(scale):
+    """Return 1 / `scale` as a NumPy float32, Inf for 0; outside a graph."""
+    with np.errstate(divide="ignore"):
+        return np.float32(1) / scale.asnumpy().reshape(())
+
+
 def unscaled_on_host(grad, inverse):
     """Return `grad` times `inverse`, a NumPy float32, and whether the product holds NaN or Inf; outside a graph."""
     if isinstance(grad, RowTensor):
@@ -77,7 +83,7 @@ class Unscale(nn.Cell):
         check_tensors("unscale", "grads", grads)
         if not on_cpu():
             return self.construct(grads, scale)
-        inverse = np.float32(1) / scale.asnumpy().reshape(())
+        inverse = reciprocal_on_host(scale)
         return _each(lambda grad: unscaled_on_host(grad, inverse)[0], grads)
 
     def construct(self, grads, scale):

@@ -8,12 +8,12 @@ import sys
 import warnings
 import weakref
 from collections.abc import Iterable
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from ms_lossscale import _versions
 from ms_lossscale._errors import (
     NoLossScaleWarning,
     OptimizerScaleWarning,
@@ -25,7 +25,8 @@ from ms_lossscale._errors import (
 # The state of this package's step and update cells and of MindSpore's; each Parameter holds one number.
 STATE_NAMES = {"scale_sense", "applied_steps", "skipped_steps", "consecutive_overflows", "current_iterator_step",
                "last_overflow_iterator_step", "last_outcome"}
-LIBRARIES = tuple(str(Path(module.__file__).parent) + os.sep for module in (ms, sys.modules["ms_lossscale"]))
+# As the file names of code begin: a Path would turn the slashes of Windows.
+LIBRARIES = tuple(os.path.dirname(module.__file__) + os.sep for module in (ms, sys.modules["ms_lossscale"]))
 
 # Live steps in the order they were built; and, for an older one, what to say if it is called after all.
 _scales: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -159,9 +160,8 @@ def _in_float16(trained, network):
             return f"the parameter '{parameter.name}'"
     trained = {id(parameter) for parameter in trained}
     for name, cell in network.cells_and_names():
-        # The first is how MindSpore 2.0.0 notes it.
-        half = getattr(cell, "to_float_fp16", False) or getattr(cell, "fp16", False)
-        if half and any(id(parameter) in trained for _, parameter in cell.parameters_and_names(expand=False)):
+        own = (parameter for _, parameter in cell.parameters_and_names(expand=False))
+        if _versions.computes_in_float16(cell) and any(id(parameter) in trained for parameter in own):
             return f"the layer '{name}'" if name else "the network"
     return ""
 

@@ -14,7 +14,7 @@ from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.overflow.values import gives_row_tensors
 from ms_lossscale.scale_argument import check_training_parts, initial_scale, scale_tensor
 from ms_lossscale.stuck import MAX_CONSECUTIVE_OVERFLOWS
-from ms_lossscale.update_cell import UpdateCell
+from ms_lossscale.update_cell import DynamicLossScaleUpdateCell, UpdateCell
 from ms_lossscale.watch import Watch, check_watch_options
 
 
@@ -115,13 +115,14 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
         # What subclasses written for MindSpore's step reach for.
         self.hyper_map = ops.HyperMap()
         self.base = Tensor(1, ms.float32)
-        self.reduce_sum = ops.ReduceSum(keep_dims=False)
-        self.less_equal = ops.LessEqual()
+        self.reduce_sum, self.less_equal = ops.ReduceSum(keep_dims=False), ops.LessEqual()
         self.allreduce = ops.AllReduce()
         self.enable_tuple_broaden = True
         check_step(self)
         if isinstance(scale_sense, UpdateCell):
-            scale_sense.follow(self.scale_sense, on_host)
+            scale_sense.follow(self.scale_sense)
+        if on_host and isinstance(scale_sense, DynamicLossScaleUpdateCell):
+            scale_sense._use_compiled()
 
     def construct(self, *inputs):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)

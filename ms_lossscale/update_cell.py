@@ -22,13 +22,12 @@ class UpdateCell(nn.Cell):
         # Not in a graph: a graph takes `construct`.
         return super().__call__(loss_scale, as_flag(type(self).__name__, overflow))
 
-    def follow(self, scale_sense, on_host=False):
+    def follow(self, scale_sense):
         """
         Let `get_loss_scale` report the live scale of the step that owns this cell; the step calls it once it is built.
 
         Args:
             scale_sense (Parameter): The step's scale.
-            on_host (bool): Whether the step runs on CPU. Default: ``False`` .
         """
         # Past Cell.__setattr__, which would take the step's Parameter for one of this cell's own.
         self.__dict__["_live_scale"] = scale_sense
@@ -154,7 +153,7 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         self.last_overflow_iter = counter("last_overflow_iterator_step")
         if self.hysteresis > 0:
             self.tolerated_overflows = counter("tolerated_overflows")
-        self.move = None
+        self.move = None  # the step knows the device
         self.options = (Tensor(self.hysteresis, ms.int32), Tensor(int(self.consecutive_hysteresis), ms.int32))
 
     def __call__(self, loss_scale, overflow):
@@ -166,9 +165,8 @@ class DynamicLossScaleUpdateCell(UpdateCell):
             return self._move_on_host(loss_scale, as_flag(type(self).__name__, overflow))
         return super().__call__(loss_scale, overflow)
 
-    def follow(self, scale_sense, on_host=False):
-        super().follow(scale_sense, on_host)
-        self.move = operator("move_scale", [[1]], [ms.bool_], writes=True) if on_host else None
+    def _use_compiled(self):
+        self.move = operator("move_scale", [[1]], [ms.bool_], writes=True)
 
     def _move_on_host(self, loss_scale, overflow):
         state = ScaleState(read(loss_scale), read(self.cur_iter), read(self.last_overflow_iter))

@@ -111,8 +111,12 @@ class CompiledStep:
 
 def compile_step(step, *inputs):
     """Return the CompiledStep of a cell, which cannot be run after. Stops before any kernel is looked for."""
-    from mindspore._c_expression import dump_func_graph  # these two are in MindSpore 2.9 and later
-    from mindspore.graph.api import _cell_graph_executor
+    from mindspore._c_expression import dump_func_graph
+
+    try:
+        from mindspore.graph.api import _cell_graph_executor
+    except ModuleNotFoundError:  # before 2.9
+        from mindspore.common.api import _cell_graph_executor
 
     os.environ["MS_DEV_PRECOMPILE_ONLY"] = "1"
     try:

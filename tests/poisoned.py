@@ -4,7 +4,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import ParameterTuple, Tensor, nn, ops
 
-BEFORE_2_7 = ms.__version__.startswith("2.0.")
 ROWS, FEATURES, HIDDEN, OUTPUTS = 6, 4, 5, 2
 # The gradients that can be poisoned, by place among all of them.
 PLACES = ("first", "middle", "last")

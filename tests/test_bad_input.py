@@ -13,6 +13,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, amp, nn, ops
+from mindspore_version import V200
 
 import ms_lossscale
 from ms_lossscale import (
@@ -26,7 +27,6 @@ from ms_lossscale import (
     load_checkpoint,
 )
 
-V200 = ms.__version__.startswith("2.0.")
 BFLOAT16 = [ms.bfloat16] if hasattr(ms, "bfloat16") else []
 INF, NAN = float("inf"), float("nan")
 X = Tensor(np.ones((2, 2)), ms.float32)

@@ -10,11 +10,11 @@ import pytest
 from devices import DEVICES, distributed, on
 from front_end_graph import compile_step
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_version import needs_dump
 
 import ms_lossscale
 
-needs_dump = pytestmark = pytest.mark.skipif(not hasattr(ms._c_expression, "dump_func_graph"),
-                                             reason="MindSpore before 2.9 cannot show a compiled graph as text")
+pytestmark = needs_dump
 
 CLEAR, GET = "NPUClearFloatStatusV2", "NPUGetFloatStatusV2"
 LOOKING = {  # the operators a device looks for overflow with, for a step with four gradients

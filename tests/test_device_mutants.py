@@ -13,6 +13,7 @@ import mindspore as ms
 import pytest
 import test_device_ir as graph_checks
 from device_checks import ASIDE, BACKWARD, REDUCTION, Training, history
+from mindspore_version import needs_dump
 
 from ms_lossscale import gradients, train_step
 from ms_lossscale.overflow import detector, register
@@ -21,6 +22,10 @@ FORWARD_PASS = "        loss = self.network(*inputs)\n"
 BACKWARD_PASS = "        grads = self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss))\n"
 UNSCALE_AND_REDUCE = "        grads = self.grad_reducer(self.unscale(grads))\n"
 LOOK = "        overflow = self.get_overflow_status(ops.depend(status, loss), grads)\n"
+PLAIN_PASSES = "        else:\n" + "".join("    " + line for line in (UNSCALE_AND_REDUCE, LOOK))
+ONE_PASS = """        if self._in_one_pass:
+            grads, overflow = self._unscale_and_check(grads, self.scale_sense)
+"""
 GATE = "        if not self.process_loss_scale(overflow):\n            loss = ops.depend(loss, self.optimizer(grads))\n"
 START = "        status, inputs = self.start_overflow_check(self.scale_sense, inputs)\n"
 CLEAR_AND_TIE = "        return ops.depend(status, cleared), _after(cleared, compute_input)\n"
@@ -91,7 +96,7 @@ RUN = {  # each is tried in both modes
         train_step, START + FORWARD_PASS, FORWARD_PASS + START.replace("self.scale_sense, inputs", "loss, inputs"),
         caught_by(checks.check_the_forward_pass_runs_once_and_is_watched, "910A")),
     "register read before the gradients": (
-        train_step, BACKWARD_PASS + UNSCALE_AND_REDUCE + LOOK,
+        train_step, BACKWARD_PASS + ONE_PASS + PLAIN_PASSES,
         LOOK.replace("grads)", "loss)") + BACKWARD_PASS + UNSCALE_AND_REDUCE,
         caught_by(skips, "910A", BACKWARD)),
     "cleared before it is read": (
@@ -111,11 +116,11 @@ RUN = {  # each is tried in both modes
         train_step, "if not self.process_loss_scale", "if self.process_loss_scale",
         caught_by(checks.check_a_clean_step_is_applied, "910A")),
     "the scale updated before the gradients are unscaled": (
-        train_step, UNSCALE_AND_REDUCE + LOOK + GATE.split("\n")[0] + "\n",
+        train_step, ONE_PASS + PLAIN_PASSES + GATE.split("\n")[0] + "\n",
         LOOK + "        gate = self.process_loss_scale(overflow)\n" + UNSCALE_AND_REDUCE + "        if not gate:\n",
         differs_from_the_cpu_path),
     "checked before the reduction": (
-        train_step, UNSCALE_AND_REDUCE + LOOK,
+        train_step, ONE_PASS + PLAIN_PASSES,
         "        grads = self.unscale(grads)\n" + LOOK + "        grads = self.grad_reducer(grads)\n",
         caught_by(skips, "910B IsFinite", REDUCTION)),
     "one gradient left out": (
@@ -133,7 +138,8 @@ COMPILE = {  # these only lack an edge of the graph: a run may be right by luck,
         register, CLEAR_AND_TIE, "        return ops.depend(status, cleared), compute_input\n",
         caught_in_the_graph_by(graph_checks.test_every_operator_of_both_passes_waits_for_the_first_clearing)),
     "the seed not tied to the first clearing": (
-        gradients, "scale = ops.depend(ops.reshape(scale, ()), loss)", "scale = ops.reshape(scale, ())",
+        gradients, "scale = ops.depend(scale if ops.shape(scale) == () else ops.reshape(scale, ()), loss)",
+        "scale = ops.reshape(scale, ())",
         caught_in_the_graph_by(graph_checks.test_every_operator_of_both_passes_waits_for_the_first_clearing)),
     "the reading not tied to the gradients": (
         register, "        status = ops.depend(status, compute_output)\n", "",
@@ -159,7 +165,7 @@ def test_a_broken_step_fails_a_check_of_the_simulated_devices(name, mode, tmp_pa
         check()
 
 
-@graph_checks.needs_dump
+@needs_dump
 @pytest.mark.parametrize("name", COMPILE)
 def test_a_missing_edge_fails_a_check_of_the_compiled_step(name, tmp_path):
     module, old, new, check = COMPILE[name]

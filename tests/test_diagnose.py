@@ -8,13 +8,13 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_version import V200
 from poisoned import batch, bits, with_loss
 
 from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell, UnderflowWarning, diagnose
 from ms_lossscale.overflow.register import FloatStatusRegister
 
 diagnose_file = importlib.import_module("ms_lossscale.diagnose")
-V200 = ms.__version__.startswith("2.0.")
 NAN, INF = float("nan"), float("inf")
 
 

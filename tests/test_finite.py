@@ -9,6 +9,7 @@ import pytest
 from devices import DEVICES, machine
 from front_end_graph import compile_step
 from mindspore import Parameter, Tensor, amp, nn
+from mindspore_version import V200, needs_dump
 
 from ms_lossscale import LossScaleWarning, all_finite
 from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, RowTensor
@@ -169,7 +170,7 @@ def test_other_containers_are_looked_into(mode):
     assert not answer(all_finite(OrderedDict(weight=Tensor(1.0), bias=bad)))
 
 
-@pytest.mark.skipif(ms.__version__ < "2.1", reason="MindSpore 2.0.0 has no empty Tensors")
+@pytest.mark.skipif(V200, reason="MindSpore 2.0.0 has no empty Tensors")
 def test_an_empty_tensor_is_finite_and_hides_nothing(mode):
     empty = Tensor(np.zeros((0, 3), np.float32))
     with warnings.catch_warnings():
@@ -227,7 +228,7 @@ def test_it_answers_what_mindspores_answers(mode):
 
 
 @pytest.mark.parametrize("device", ["910B IsFinite", "GPU", "910B AllFinite", "910A", "910B saturation"])
-@pytest.mark.skipif(not hasattr(ms._c_expression, "dump_func_graph"), reason="needs the graph dump of MindSpore 2.9")
+@needs_dump
 def test_a_graph_asks_the_devices_own_detector_after_the_gradients(device):
     target, chip, variables, _, primitives = DEVICES[device]
     with machine(target, chip, variables):

@@ -2,10 +2,10 @@
 
 import warnings
 
-import mindspore as ms
 import pytest
 from devices import machine
 from mindspore import context, nn
+from mindspore_version import V200
 from test_model import FOREIGN, foreign_arguments, graph  # noqa: F401
 
 from ms_lossscale import DynamicLossScaleManager, Model, build_train_network, model
@@ -66,7 +66,7 @@ def test_model_leaves_the_mode_to_mindspore_with_one_warning(name, target, chip,
     assert len([warning for warning in caught if name in str(warning.message)]) == 1
 
 
-@pytest.mark.skipif(ms.__version__ == "2.0.0", reason="2.0.0 builds a data-parallel step in a running job alone")
+@pytest.mark.skipif(V200, reason="2.0.0 builds a data-parallel step in a running job alone")
 @by_target
 def test_data_parallel_is_no_such_mode(target, chip, native, monkeypatch, recwarn):
     """It gets this package's own step, built for the target."""

@@ -7,8 +7,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_version import V200
 from poisoned import (
-    BEFORE_2_7,
     OPTIMIZERS,
     PLACES,
     Network,
@@ -142,7 +142,7 @@ class TestScheduledLearningRate:
 
 
 LEVELS = ["O0",
-          pytest.param("O1", marks=pytest.mark.skipif(BEFORE_2_7, reason="MindSpore 2.0.0 cannot build level O1")),
+          pytest.param("O1", marks=pytest.mark.skipif(V200, reason="MindSpore 2.0.0 cannot build level O1")),
           "O2", "O3"]
 
 

@@ -8,6 +8,7 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import Tensor, amp, boost, nn, ops
+from mindspore_version import V200
 
 from ms_lossscale import (
     DynamicLossScaleManager,
@@ -26,7 +27,6 @@ from ms_lossscale import (
     misuse,
 )
 
-V200 = ms.__version__.startswith("2.0")
 SCALE = Tensor(1024.0)
 X, Y = Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((2, 2), np.float32))
 

@@ -18,6 +18,7 @@ from mindspore.dataset import NumpySlicesDataset
 from mindspore.train import Callback, CheckpointConfig, LearningRateScheduler, LossMonitor, ModelCheckpoint
 from mindspore.train.amp import _check_level, _config_level
 from mindspore.train.amp import build_train_network as native_build_train_network
+from mindspore_version import V200
 
 import ms_lossscale
 from ms_lossscale import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager, Model, build_train_network
@@ -25,7 +26,6 @@ from ms_lossscale import DynamicLossScaleManager, FixedLossScaleManager, LossSca
 # Managers that drop no update are built on purpose; that is said once in a process.
 pytestmark = pytest.mark.filterwarnings("ignore::ms_lossscale.UncheckedUpdateWarning")
 
-V200 = ms.__version__.startswith("2.0.")
 NUMBERS = ("loss_scale", "cur_iter", "last_overflow_iter", "bad_step")
 X = np.linspace(-1, 1, 12).reshape(4, 3).astype(np.float32)
 INF = np.inf

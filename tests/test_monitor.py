@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 from mindspore.dataset import NumpySlicesDataset
+from mindspore_version import V200
 from poisoned import batch, with_loss
 
 from ms_lossscale import (
@@ -225,7 +226,7 @@ def scalars(folder):
     return {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 
 
-@pytest.mark.skipif(ms.__version__.startswith("2.0."), reason="tensorboard is checked with a newer protobuf")
+@pytest.mark.skipif(V200, reason="tensorboard is checked with a newer protobuf")
 def test_tensorboards_own_reader_finds_scale_skipped_steps_and_norm(tmp_path):
     fake = Fake(kind=TrainStep, clip_norm=1.0)
     fake.step.clip_by_norm.global_norm.set_data(Tensor(2.5, ms.float32))
@@ -240,7 +241,7 @@ def test_tensorboards_own_reader_finds_scale_skipped_steps_and_norm(tmp_path):
         "loss_scale/gradient_norm": [(1, 2.5), (2, 2.5), (3, 2.5)]}
 
 
-@pytest.mark.skipif(ms.__version__.startswith("2.0."), reason="tensorboard is checked with a newer protobuf")
+@pytest.mark.skipif(V200, reason="tensorboard is checked with a newer protobuf")
 def test_a_resumed_training_hides_the_steps_it_repeats_from_tensorboard(tmp_path):
     fake = Fake()
     for start, steps in ((0, 4), (2, 1)):

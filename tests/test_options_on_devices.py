@@ -7,14 +7,12 @@ from device_checks import APPLIED, ASIDE, BACKWARD, FORWARD, REDUCTION, SCALE, S
 from devices import on
 from front_end_graph import compile_step
 from mindspore import Tensor, nn
+from mindspore_version import needs_dump
 from simulated_device import SimulatedDevice, join_ranks
 from test_distributed import pytestmark as needs_msrun
 from test_distributed import run_job
 
 from ms_lossscale import TrainOneStepWithLossScaleCell, TrainStep
-
-needs_dump = pytest.mark.skipif(not hasattr(ms._c_expression, "dump_func_graph"),
-                                reason="MindSpore before 2.9 cannot show a compiled graph as text")
 
 
 def training(name, **options):

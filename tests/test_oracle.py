@@ -4,7 +4,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
-from poisoned import BEFORE_2_7, bits, changed
+from mindspore_version import V200
+from poisoned import bits, changed
 
 import ms_lossscale
 
@@ -108,7 +109,7 @@ def make_step(cells, network, optimizer, scale, start):
     network = NETWORKS[network]()
     for parameter in network.get_parameters():
         parameter.set_data(Tensor(start[parameter.name]))
-    cell = InfNanStep if cells is nn and BEFORE_2_7 else cells.TrainOneStepWithLossScaleCell
+    cell = InfNanStep if cells is nn and V200 else cells.TrainOneStepWithLossScaleCell
     step = cell(network, OPTIMIZERS[optimizer](network.trainable_params()), make_scale(cells, scale)).set_train()
     if cells is nn:
         step.ascend_910b_target, step.enable_allfinite = True, False  # its Inf/NaN branch, which runs on CPU, too

@@ -12,6 +12,7 @@ from mindspore import context, nn
 from mindspore.run_check import _check_version
 
 from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell, _versions
+from ms_lossscale.compiled import library
 from ms_lossscale.overflow.table import DETECTORS, OVERRIDE, build, choose
 
 NEEDS_ALL_FINITE = pytest.mark.skipif(_versions.AllFinite is None, reason="MindSpore 2.0.0 has no AllFinite")
@@ -162,4 +163,4 @@ def test_the_reason_names_what_decided_between_allfinite_and_isfinite(variables,
 def test_a_detector_says_why_it_was_picked():
     detector = build(choose(), distributed=False, count=2)
     assert detector.reason == "device target CPU"
-    assert detector.primitives == ("Custom(pyfunc)",)
+    assert detector.primitives == ("Custom(aot)" if library() else "Custom(pyfunc)",)

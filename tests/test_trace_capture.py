@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mindspore as ms
 import pytest
+from mindspore_version import V200
 
 import ms_lossscale
 
@@ -59,7 +59,7 @@ False True DynamicLossScaler(scale_value=16.0, counter=0) True
 """
 
 
-@pytest.mark.skipif(ms.__version__ < "2.1", reason="MindSpore 2.0.0 has no trace capture")
+@pytest.mark.skipif(V200, reason="MindSpore 2.0.0 has no trace capture")
 def test_functional_scalers_refuse_it_and_the_process_goes_on(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
@@ -100,7 +100,7 @@ for step in (build(TrainOneStepWithLossScaleCell), build(TrainStep), JointStep([
 """
 
 
-@pytest.mark.skipif(ms.__version__ < "2.1", reason="MindSpore 2.0.0 has no trace capture")
+@pytest.mark.skipif(V200, reason="MindSpore 2.0.0 has no trace capture")
 def test_steps_refuse_it_and_the_process_goes_on(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(STEP_PROGRAM, encoding="utf-8")

@@ -6,12 +6,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore_version import V200
 from scale_oracle import POLICIES, oracle_of, random_trace
 
 from ms_lossscale import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, TrainOneStepWithLossScaleCell
 from ms_lossscale.rule import ScaleRule
-
-V200 = ms.__version__.startswith("2.0.")
 
 
 def cell_of(policy):

@@ -6,7 +6,8 @@ import pytest
 import wild_steps as wild
 import wild_steps_more as more
 from mindspore import Parameter, Tensor, nn, ops
-from poisoned import BEFORE_2_7, batch, with_loss
+from mindspore_version import V200
+from poisoned import batch, with_loss
 
 import ms_lossscale
 
@@ -38,7 +39,7 @@ class NativeBefore27(nn.TrainOneStepWithLossScaleCell):
 
 
 BASES = {"ours": (ms_lossscale.TrainOneStepWithLossScaleCell, ms_lossscale.DynamicLossScaleUpdateCell),
-         "native": (NativeBefore27 if BEFORE_2_7 else Native, nn.DynamicLossScaleUpdateCell)}
+         "native": (NativeBefore27 if V200 else Native, nn.DynamicLossScaleUpdateCell)}
 STYLES = [wild.optional_sens, wild.scale_of_its_own, wild.optimizer_takes_overflow, wild.own_reducer,
           wild.reducer_where_there_are_ranks, wild.clips_before_the_check, wild.accumulates, wild.moving_average,
           more.five_outputs, more.two_losses, more.check_first, more.check_after_the_gradients, more.two_levels,

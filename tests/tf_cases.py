@@ -15,6 +15,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor
 from mindspore.common.sparse_tensor import RowTensorInner as RowTensor
+from mindspore_version import V200
 
 from ms_lossscale import DynamicLossScale, FixedLossScale, LossScale, get_loss_scale
 
@@ -76,7 +77,7 @@ def _tensor(content, dtype):
         array = np.array(content, np.float32)
         return Tensor(array, ms.bfloat16) if hasattr(ms, "bfloat16") else Tensor(array)  # 2.0.0 has none
     array = np.array(content, dtype)
-    return array if array.size == 0 and ms.__version__ < "2.1" else Tensor(array)  # nor empty Tensors
+    return array if array.size == 0 and V200 else Tensor(array)  # nor empty Tensors
 
 
 def encode(value):

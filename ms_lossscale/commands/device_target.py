@@ -10,6 +10,7 @@ import warnings
 import mindspore as ms
 from mindspore import context
 
+from ms_lossscale import _versions
 from ms_lossscale._errors import LossScaleWarning
 
 TARGETS = ("CPU", "GPU", "Ascend")
@@ -23,8 +24,8 @@ def hold_device_target(target: str) -> None:
     native = settings.set_device_target
     settings.set_device_target = _context_setter(native, target, speaks=True)
     settings.setters = {**settings.setters, "device_target": _context_setter(native, target, speaks=False)}
-    if hasattr(ms, "set_device"):  # 2.7 and later
-        _replace(ms.set_device, _device_setter(ms.set_device, target))
+    if _versions.set_device is not None:
+        _replace(_versions.set_device, _device_setter(_versions.set_device, target))
 
 
 def _context_setter(native, held, speaks):
