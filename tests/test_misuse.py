@@ -260,6 +260,7 @@ def test_a_float16_loss_that_is_scaled_is_left_alone(graph_mode):
     step_of(network, optimizer, Tensor(8.0), lambda _, *args: TrainStep(HalfLoss(network), *args))(X, Y)[0].asnumpy()
 
 
+@pytest.mark.skipif(V200, reason="MindSpore's step of 2.0.0 takes one output")
 def test_the_first_of_several_outputs_is_the_loss(graph_mode):
     class Outputs(HalfLoss):
         def construct(self, x, y):

@@ -105,7 +105,8 @@ def test_clipping_by_value_limits_every_element_and_hides_no_infinity(mode):
 
 
 def test_a_window_equals_one_big_batch_and_moves_everything_once(mode):
-    big, small = built(), built(DynamicLossScaleUpdateCell(2.0**10, 2, 1), accumulation_steps=3)
+    big = built(optimizer="scheduled Momentum")
+    small = built(DynamicLossScaleUpdateCell(2.0**10, 2, 1), "scheduled Momentum", accumulation_steps=3)
     small.grad_reducer = Times()
     data, label = batch()
     outcomes = []
