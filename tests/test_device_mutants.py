@@ -34,7 +34,7 @@ SUM_THE_FLAGS = "            flags = self.sum_over_ranks(ops.cast(flags, ms.floa
 
 @contextlib.contextmanager
 def mutation(module, old, new, folder):
-    """Let the classes of a module run with one piece of its source replaced."""
+    """Let the classes and functions of a module run with one piece of its source replaced."""
     source = Path(module.__file__).read_text(encoding="utf-8")
     assert source.count(old) == 1, "the source has changed: write this mutation anew"
     name = f"mutant_of_{module.__name__.split('.')[-1]}"
@@ -49,7 +49,20 @@ def mutation(module, old, new, folder):
             if inspect.isclass(original) and original.__module__ == module.__name__:
                 for function in changed_functions(original, getattr(mutant, original.__name__)):
                     patches.enter_context(mock.patch.object(original, function.__name__, function))
+        for user, function in users_of_changed_functions(module, mutant):
+            patches.enter_context(mock.patch.object(user, function.__name__, function))
         yield
+
+
+def users_of_changed_functions(module, mutant):
+    """Return (module, function) for every module of the package that holds a function whose source is changed."""
+    found = []
+    for name, original in vars(module).items():
+        if inspect.isfunction(original) and original.__module__ == module.__name__ \
+                and inspect.getsource(original) != inspect.getsource(getattr(mutant, name)):
+            found += [(user, getattr(mutant, name)) for user in list(sys.modules.values())
+                      if getattr(user, "__name__", "").startswith("ms_lossscale") and vars(user).get(name) is original]
+    return found
 
 
 def changed_functions(original, mutant):
