@@ -1,6 +1,7 @@
 """The step of two data-parallel ranks on this machine, with the reduction of the flag and without it."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -40,8 +41,10 @@ def measure(mode):
         probe.close()
         written = Path(folder, "seconds.json")
         command = [MSRUN, "--worker_num=2", "--local_worker_num=2", f"--master_port={port}", "--join=True",
-                   f"--log_dir={folder}", "-m", "benchmarks.ranks", mode, written]
-        subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=600)
+                   f"--log_dir={folder}", __file__, mode, written]
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent),
+                   "PATH": os.pathsep.join([str(MSRUN.parent), os.environ["PATH"]])}
+        subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=600, env=environ)
         return json.loads(written.read_text(encoding="utf-8"))
 
 

@@ -5,6 +5,7 @@ from mindspore import Tensor, nn, ops
 
 from ms_lossscale.compiled import operator
 from ms_lossscale.gradients import reciprocal_on_host, unscaled_on_host
+from ms_lossscale.host_pass import LARGE
 
 # Gradients in one operator: MindSpore takes twice as long for one with 300 of them as for ten with 30.
 CHUNK = 32
@@ -54,7 +55,9 @@ class UnscaleAndCheck(nn.Cell):
         return unscaled, ops.reshape(overflow, ())
 
     def __call__(self, grads, scale):
-        """The same outside a graph, by NumPy."""
+        """The same outside a graph; gradients are small for NumPy, or MindSpore's operators take them."""
+        if self.fused is not None and any(grad.size >= LARGE for grad in grads):
+            return self.construct(grads, scale)
         inverse = reciprocal_on_host(scale)
         pairs = [unscaled_on_host(grad, inverse) for grad in grads]
         return tuple(grad for grad, _ in pairs), Tensor(any(overflow for _, overflow in pairs))

@@ -7,7 +7,7 @@ from mindspore.ops.primitive import constexpr
 
 from ms_lossscale._errors import check_tensors
 from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, HALF_DTYPES, RowTensor
-from ms_lossscale.host_pass import has_overflow, multiplied
+from ms_lossscale.host_pass import LARGE, has_overflow, multiplied
 from ms_lossscale.host_state import on_cpu
 
 times = ops.MultitypeFuncGraph("times")
@@ -64,9 +64,12 @@ def unscaled_on_host(grad, inverse):
     if isinstance(grad, RowTensor):
         values, overflow = unscaled_on_host(grad.values, inverse)
         return RowTensor(grad.indices, values, grad.dense_shape), overflow
-    if grad.dtype in BFLOAT16 or grad.dtype not in FLOAT_DTYPES or 0 in grad.shape:  # NumPy, or from_numpy, has none
+    in_float32 = grad.dtype in BFLOAT16
+    if in_float32 or grad.dtype not in FLOAT_DTYPES or 0 in grad.shape or grad.size >= LARGE:
+        # NumPy has no bfloat16, and from_numpy nothing empty.
         product = times_tensor(Tensor(inverse), grad)
-        return product, grad.dtype in BFLOAT16 and has_overflow(product.astype(ms.float32).asnumpy())
+        looked_at = product.astype(ms.float32) if in_float32 else product
+        return product, grad.dtype in FLOAT_DTYPES and has_overflow(looked_at.asnumpy())
     product, overflow = multiplied(grad.asnumpy(), inverse)
     return Tensor.from_numpy(product), overflow
 

@@ -6,6 +6,8 @@ import numpy as np
 
 # Elements in a piece.
 PIECE = 1 << 16
+# Elements from which on MindSpore multiplies faster: it keeps memory that NumPy would get from the system anew.
+LARGE = 1 << 18
 
 
 def has_overflow(*arrays: np.ndarray) -> bool:

@@ -14,7 +14,7 @@ from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCe
 from ms_lossscale._versions import BFLOAT16
 from ms_lossscale.compiled import library, operator
 from ms_lossscale.fused import CHUNK
-from ms_lossscale.host_pass import PIECE, has_overflow, multiplied
+from ms_lossscale.host_pass import LARGE, PIECE, has_overflow, multiplied
 from ms_lossscale.rule import ScaleRule, ScaleState
 
 needs_compiled = pytest.mark.skipif(library() is None, reason="this installation has no compiled part")
@@ -110,6 +110,23 @@ def test_numpys_pass_over_pieces_gives_the_bits_of_the_whole(dtype):
             assert product.tobytes() == whole.astype(dtype).tobytes()
             assert overflow is (place is not None) == has_overflow(product)
             array[slice(None) if place is None else place] = 1
+
+
+@pytest.mark.parametrize("switch", ["0", pytest.param("1", marks=needs_compiled)])
+def test_large_gradients_are_unscaled_and_judged_as_numpy_does(mode, monkeypatch, switch):
+    monkeypatch.setenv(compiled.SWITCH, switch)
+    network = nn.Dense(LARGE // 256, 256)
+    step = TrainOneStepWithLossScaleCell(network, nn.SGD(network.trainable_params()), Tensor(3.0))
+    arrays = [np.full((256, LARGE // 256), 7.1, np.float32), np.arange(256, dtype=np.float32)]
+    for place in (None, (0, 0), (255, LARGE // 256 - 1)):
+        if place is not None:
+            arrays[0][place] = np.inf
+        grads, overflow = step._unscale_and_check(tuple(map(Tensor, arrays)), step.scale_sense)
+        apart = step.unscale(tuple(map(Tensor, arrays)))
+        assert overflow.asnumpy().item() is (place is not None)
+        for grad, other, array in zip(grads, apart, arrays):
+            assert grad.asnumpy().tobytes() == other.asnumpy().tobytes() == unscaled_by_numpy(array, 3).tobytes()
+        arrays[0][:] = 7.1
 
 
 @needs_compiled
