@@ -9,7 +9,8 @@ import pytest
 from docs_source import ROOT, numbers
 from mindspore import Tensor, nn
 from mindspore.dataset import NumpySlicesDataset
-from poisoned import BEFORE_2_7, counters
+from mindspore_version import V200
+from poisoned import counters
 from poisoned import numbers as values
 
 from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell, build_train_network
@@ -28,7 +29,7 @@ def built(kind=TrainOneStepWithLossScaleCell, cell=DynamicLossScaleUpdateCell):
     return kind(nn.WithLossCell(network, nn.MSELoss()), optimizer, cell(8, 2, 100))
 
 
-@pytest.mark.skipif(BEFORE_2_7, reason="MindSpore 2.0.0 does not build its step on CPU")
+@pytest.mark.skipif(V200, reason="MindSpore 2.0.0 does not build its step on CPU")
 def test_mindspores_step_returns_its_live_parameter_in_pynative_mode_and_ours_never(mode):
     native, ours = built(nn.TrainOneStepWithLossScaleCell, nn.DynamicLossScaleUpdateCell), built()
     native.ascend_910b_target, native.enable_allfinite = True, False  # its Inf/NaN branch, which runs on CPU, too
@@ -85,7 +86,7 @@ class DerivedFromNamed(Named):
     pass
 
 
-@pytest.mark.skipif(BEFORE_2_7, reason="MindSpore 2.0.0 follows the recursion until the process dies")
+@pytest.mark.skipif(V200, reason="MindSpore 2.0.0 follows the recursion until the process dies")
 def test_super_without_arguments_finds_itself_in_a_graph_and_with_them_does_not(graph_mode):
     with pytest.raises(RuntimeError, match="call depth"):
         built(DerivedFromBare)(Tensor(X), Tensor(Y))
@@ -105,7 +106,7 @@ def test_these_levels_compute_the_loss_in_float32(level, graph_mode):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BEFORE_2_7, reason="MindSpore 2.0.0 does not compile the loop of the picture's network")
+@pytest.mark.skipif(V200, reason="MindSpore 2.0.0 does not compile the loop of the picture's network")
 def test_the_shares_of_lost_gradients_are_those_of_the_picture(graph_mode, monkeypatch):
     pytest.importorskip("matplotlib")
     path = ROOT / "docs_en" / "figures" / "gradients.py"
