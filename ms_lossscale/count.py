@@ -35,6 +35,9 @@ class Count(nn.Cell):
     def construct(self, overflow, applied, skipped, in_a_row):
         if self.count is not None:
             return ops.reshape(self.count(overflow, applied, skipped, in_a_row), ())
+        return self._count_by_operators(overflow, applied, skipped, in_a_row)
+
+    def _count_by_operators(self, overflow, applied, skipped, in_a_row):
         added = ops.cast(overflow, ms.int32)
         ops.assign_add(skipped, added)
         ops.assign_add(applied, 1 - added)
@@ -44,7 +47,7 @@ class Count(nn.Cell):
     def __call__(self, overflow, applied, skipped, in_a_row):
         overflow = as_flag("process_loss_scale", overflow)
         if not on_host():
-            return self.construct(overflow, applied, skipped, in_a_row)
+            return self._count_by_operators(overflow, applied, skipped, in_a_row)
         if overflow:
             write(skipped, read(skipped) + 1)
             write(in_a_row, read(in_a_row) + 1)

@@ -1,7 +1,7 @@
 """The cells that move the loss scale: rule.py as MindSpore operators, or by the host where it holds the state."""
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, context, nn, ops
 
 from ms_lossscale._errors import check_scale, message
 from ms_lossscale.compiled import operator
@@ -163,6 +163,9 @@ class DynamicLossScaleUpdateCell(UpdateCell):
             raise ValueError(message(type(self).__name__, "loss_scale", "a Parameter of shape () or (1,)", loss_scale))
         if loss_scale.dtype == ms.float32 and on_host():
             return self._move_on_host(loss_scale, as_flag(type(self).__name__, overflow))
+        if self.move is not None and context.get_context("mode") == context.PYNATIVE_MODE:
+            # 2.0.0 runs no compiled operator there if a network takes dynamic shapes.
+            return self._move_by_operators(loss_scale, as_flag(type(self).__name__, overflow))
         return super().__call__(loss_scale, overflow)
 
     def _use_compiled(self):
@@ -187,6 +190,9 @@ class DynamicLossScaleUpdateCell(UpdateCell):
                 overflow, loss_scale, self.cur_iter, self.last_overflow_iter, tolerated, self.scale_window,
                 self.growth_factor, self.backoff_factor, self.minimum_loss_scale, self.maximum_loss_scale,
                 *self.options), ())
+        return self._move_by_operators(loss_scale, overflow)
+
+    def _move_by_operators(self, loss_scale, overflow):
         grow = ops.less_equal(self.scale_window, self.cur_iter - self.last_overflow_iter)
         shrunk = loss_scale * self.backoff_factor
         if self.hysteresis > 0:

@@ -129,6 +129,17 @@ def test_large_gradients_are_unscaled_and_judged_as_numpy_does(mode, monkeypatch
         arrays[0][:] = 7.1
 
 
+def test_large_gradients_of_a_network_with_dynamic_shapes_are_unscaled(mode):
+    network = nn.Dense(512, LARGE // 512)
+    loss = nn.WithLossCell(network, nn.MSELoss())
+    loss.set_inputs(Tensor(shape=(None, 512), dtype=ms.float32), Tensor(shape=(None, LARGE // 512), dtype=ms.float32))
+    step = TrainOneStepWithLossScaleCell(loss, nn.SGD(network.trainable_params()), Tensor(8.0))
+    step.set_inputs(*loss.get_inputs())
+    for batch, factor in ((4, 1), (3, np.inf), (2, 1)):
+        step(Tensor(np.ones((batch, 512)) * factor, ms.float32), Tensor(np.ones((batch, LARGE // 512)), ms.float32))
+    assert (step.applied_steps.asnumpy(), step.skipped_steps.asnumpy()) == (2, 1)
+
+
 @needs_compiled
 @pytest.mark.parametrize("hysteresis, consecutive", [(0, False), (2, False), (2, True)])
 def test_move_scale_is_the_rule_and_count_step_counts(hysteresis, consecutive):
