@@ -24,31 +24,27 @@ static int64_t size_of(int rank, const int64_t *shape) {
 }
 
 /* NaN and Inf are the numbers whose exponent is all ones. */
-#define NOT_FINITE(type, exponent)                                          \
-    static int not_finite_##type(const type *bits, int64_t size) {          \
-        type found = 0;                                                     \
+#define NOT_FINITE(dtype, bits, exponent)                                   \
+    static int not_finite_##dtype(const bits *grad, int64_t size) {         \
+        bits found = 0;                                                     \
         for (int64_t i = 0; i < size; i++)                                  \
-            found |= (type)((bits[i] & (exponent)) == (exponent));          \
+            found |= (bits)((grad[i] & (exponent)) == (exponent));          \
         return found != 0;                                                  \
     }
-NOT_FINITE(uint32_t, 0x7f800000u)
-NOT_FINITE(uint64_t, 0x7ff0000000000000u)
-
-static int not_finite_half(const uint16_t *bits, int64_t size, uint16_t exponent) {
-    uint16_t found = 0;
-    for (int64_t i = 0; i < size; i++) found |= (uint16_t)((bits[i] & exponent) == exponent);
-    return found != 0;
-}
+NOT_FINITE(float16, uint16_t, 0x7c00u)
+NOT_FINITE(bfloat16, uint16_t, 0x7f80u)
+NOT_FINITE(float32, uint32_t, 0x7f800000u)
+NOT_FINITE(float64, uint64_t, 0x7ff0000000000000u)
 
 /* Gradients -> bool of shape (1,): whether any element is NaN or infinite. */
 OPERATOR(not_finite) {
     int found = 0;
     for (int k = 0; k < n - 1 && !found; k++) {
         int64_t size = size_of(ranks[k], shapes[k]);
-        if (!strcmp(dtypes[k], "float32")) found = not_finite_uint32_t(data[k], size);
-        else if (!strcmp(dtypes[k], "float16")) found = not_finite_half(data[k], size, 0x7c00u);
-        else if (!strcmp(dtypes[k], "bfloat16")) found = not_finite_half(data[k], size, 0x7f80u);
-        else if (!strcmp(dtypes[k], "float64")) found = not_finite_uint64_t(data[k], size);
+        if (!strcmp(dtypes[k], "float32")) found = not_finite_float32(data[k], size);
+        else if (!strcmp(dtypes[k], "float16")) found = not_finite_float16(data[k], size);
+        else if (!strcmp(dtypes[k], "bfloat16")) found = not_finite_bfloat16(data[k], size);
+        else if (!strcmp(dtypes[k], "float64")) found = not_finite_float64(data[k], size);
         else return UNKNOWN_DTYPE;
     }
     *(uint8_t *)data[n - 1] = (uint8_t)found;

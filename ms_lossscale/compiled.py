@@ -10,10 +10,10 @@ import ctypes
 import importlib.machinery
 import os
 import warnings
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+import mindspore as ms
 from mindspore import ops
 
 # Set to 0, everything works without the compiled part.
@@ -28,21 +28,25 @@ class Operator(ops.Custom):
         return self
 
 
-def operator(name: str, shapes: Sequence | Callable, dtypes: Sequence | Callable,
-             writes: bool = False) -> Operator | None:
+def operator(name: str, products: bool = False, writes: bool = False) -> Operator | None:
     """
     Return the operator `name` of compiled.c, for the device target CPU; None without a compiled part.
 
+    Its last output is a flag, a bool of shape (1,).
+
     Args:
         name: The function.
-        shapes: The shapes of its outputs, or a function of the inputs' shapes that returns them.
-        dtypes: The dtypes of its outputs, or a function of the inputs' dtypes.
+        products: Whether an output like each input but the last comes before the flag.
         writes: Whether it writes into its inputs; MindSpore then orders it among what reads and writes them.
     """
     path = library()
     if path is None:
         return None
-    made = Operator(f"{path}:{name}", _of_outputs(shapes), _of_outputs(dtypes), "aot")
+    if products:
+        made = Operator(f"{path}:{name}", lambda *inputs: (*inputs[:-1], [1]),
+                        lambda *inputs: (*inputs[:-1], ms.bool_), "aot")
+    else:
+        made = Operator(f"{path}:{name}", lambda *inputs: [1], lambda *inputs: ms.bool_, "aot")
     if writes:
         made.add_prim_attr("side_effect_mem", True)
     return made
@@ -71,9 +75,3 @@ def _works(path):
         warnings.warn(f"The compiled part of ms_lossscale, {path}, is not used: {found}. Install the package anew, or "
                       f"set {SWITCH}=0.", RuntimeWarning, stacklevel=2)
     return found == REVISION
-
-
-def _of_outputs(wanted):
-    if callable(wanted):
-        return lambda *inputs: wanted(inputs)
-    return (lambda *inputs: tuple(wanted)) if len(wanted) > 1 else (lambda *inputs: wanted[0])

@@ -30,7 +30,7 @@ class Count(nn.Cell):
 
     def __init__(self, on_host):
         super().__init__(auto_prefix=False)
-        self.count = operator("count_step", [[1]], [ms.bool_], writes=True) if on_host else None
+        self.count = operator("count_step", writes=True) if on_host else None
 
     def construct(self, overflow, applied, skipped, in_a_row):
         if self.count is not None:

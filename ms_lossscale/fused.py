@@ -34,8 +34,7 @@ class UnscaleAndCheck(nn.Cell):
         # Of the operators after the first. MindSpore 2.0.0 has no range that is empty.
         self.starts = tuple(range(CHUNK, len(step.weights), CHUNK))
         if all(weight.dtype == ms.float32 for weight in step.weights) and not self.check.row_tensors:
-            self.fused = operator("unscale_and_check", lambda inputs: (*inputs[:-1], [1]),
-                                  lambda inputs: (*inputs[:-1], ms.bool_))
+            self.fused = operator("unscale_and_check", products=True)
 
     def stands_for(self, step):
         """Return whether the parts and methods of `step` are still the ones this was made for."""
@@ -61,7 +60,7 @@ class UnscaleAndCheck(nn.Cell):
         if self.fused is not None and on_host() and any(grad.size >= LARGE for grad in grads):
             return self.construct(grads, scale)
         inverse = reciprocal_on_host(scale)
-        pairs = [unscaled_on_host(grad, inverse) for grad in grads]
+        pairs = [unscaled_on_host(grad, inverse, look=True) for grad in grads]
         return tuple(grad for grad, _ in pairs), Tensor(any(overflow for _, overflow in pairs))
 
 

@@ -1,4 +1,4 @@
-"""The seed of the backward pass and the unscaling of its gradients: the only place that multiplies by a scale."""
+"""The seed of the backward pass and the unscaling of its gradients: all that multiplies by a scale, but fused.py."""
 
 import mindspore as ms
 import numpy as np
@@ -7,8 +7,10 @@ from mindspore.ops.primitive import constexpr
 
 from ms_lossscale._errors import check_tensors
 from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, HALF_DTYPES, RowTensor
-from ms_lossscale.host_pass import LARGE, has_overflow, multiplied
+from ms_lossscale.host_pass import LARGE, has_overflow, host_view, multiplied
 from ms_lossscale.host_state import on_cpu
+
+NUMPY_DTYPES = tuple(dtype for dtype in FLOAT_DTYPES if dtype not in BFLOAT16)
 
 times = ops.MultitypeFuncGraph("times")
 
@@ -59,18 +61,15 @@ def reciprocal_on_host(scale):
         return np.float32(1) / scale.asnumpy().reshape(())
 
 
-def unscaled_on_host(grad, inverse):
-    """Return `grad` times `inverse`, a NumPy float32, and whether the product holds NaN or Inf; outside a graph."""
+def unscaled_on_host(grad, inverse, look=False):
+    """Return `grad` times `inverse`, a NumPy float32, and if asked to `look` whether it then holds NaN or Inf."""
     if isinstance(grad, RowTensor):
-        values, overflow = unscaled_on_host(grad.values, inverse)
+        values, overflow = unscaled_on_host(grad.values, inverse, look)
         return RowTensor(grad.indices, values, grad.dense_shape), overflow
-    in_float32 = grad.dtype in BFLOAT16
-    if in_float32 or grad.dtype not in FLOAT_DTYPES or 0 in grad.shape or grad.size >= LARGE:
-        # NumPy has no bfloat16, and from_numpy nothing empty.
+    if grad.dtype not in NUMPY_DTYPES or 0 in grad.shape or grad.size >= LARGE:  # from_numpy takes nothing empty
         product = times_tensor(Tensor(inverse), grad)
-        looked_at = product.astype(ms.float32) if in_float32 else product
-        return product, grad.dtype in FLOAT_DTYPES and has_overflow(looked_at.asnumpy())
-    product, overflow = multiplied(grad.asnumpy(), inverse)
+        return product, look and grad.dtype in FLOAT_DTYPES and has_overflow(host_view(product))
+    product, overflow = multiplied(grad.asnumpy(), inverse, look)
     return Tensor.from_numpy(product), overflow
 
 

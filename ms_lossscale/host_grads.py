@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MappingView, Sequence
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
 from ms_lossscale._errors import FLOAT32_MAX, message
-from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, RowTensor
+from ms_lossscale._versions import FLOAT_DTYPES, RowTensor
 from ms_lossscale.finite import all_finite
+from ms_lossscale.host_pass import host_view
 
 RULE = "float Tensors, RowTensors, arrays or numbers, in tuples, lists or dicts"
 
@@ -62,7 +62,7 @@ def _sums_are_finite(grad: RowTensor) -> bool:
     rows, place = np.unique(grad.indices.asnumpy(), return_inverse=True)
     if len(rows) == len(place):
         return True
-    values = (grad.values.astype(ms.float32) if grad.values.dtype in BFLOAT16 else grad.values).asnumpy()
+    values = host_view(grad.values)
     sums = np.zeros((len(rows), *values.shape[1:]), values.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         np.add.at(sums, place.reshape(-1), values)

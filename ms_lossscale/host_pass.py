@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import mindspore as ms
 import numpy as np
+from mindspore import Tensor
+
+from ms_lossscale._versions import BFLOAT16
 
 # Elements in a piece.
 PIECE = 1 << 16
 # Elements from which on MindSpore multiplies faster: it keeps memory that NumPy would get from the system anew.
 LARGE = 1 << 18
+
+
+def host_view(grad: Tensor) -> np.ndarray:
+    """Return a gradient as an array, in shared memory; bfloat16, which NumPy has not, as a float32 copy."""
+    return (grad.astype(ms.float32) if grad.dtype in BFLOAT16 else grad).asnumpy()
 
 
 def has_overflow(*arrays: np.ndarray) -> bool:
@@ -19,11 +28,11 @@ def has_overflow(*arrays: np.ndarray) -> bool:
     return False
 
 
-def multiplied(array: np.ndarray, factor: np.float32) -> tuple[np.ndarray, bool]:
+def multiplied(array: np.ndarray, factor: np.float32, look: bool) -> tuple[np.ndarray, bool]:
     """
     Return `array` times `factor`, a new array of the same dtype, and whether any product is NaN or infinite.
 
-    A float16 product is float32, and rounded once; a float64 product is float64.
+    Without `look` the latter is False. A float16 product is float32, and rounded once; a float64 product is float64.
     """
     product = np.empty(array.shape, array.dtype)
     flat, target = array.reshape(-1), product.reshape(-1)
@@ -33,7 +42,7 @@ def multiplied(array: np.ndarray, factor: np.float32) -> tuple[np.ndarray, bool]
         for start in range(0, flat.size, PIECE):
             piece = target[start:start + PIECE]
             np.multiply(flat[start:start + PIECE], factor, out=piece, dtype=arithmetic, casting="same_kind")
-            overflow = overflow or not _finite(piece)
+            overflow = overflow or (look and not _finite(piece))
     return product, overflow
 
 

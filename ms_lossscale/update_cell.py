@@ -169,7 +169,7 @@ class DynamicLossScaleUpdateCell(UpdateCell):
         return super().__call__(loss_scale, overflow)
 
     def _use_compiled(self):
-        self.move = operator("move_scale", [[1]], [ms.bool_], writes=True)
+        self.move = operator("move_scale", writes=True)
 
     def _move_on_host(self, loss_scale, overflow):
         state = ScaleState(read(loss_scale), read(self.cur_iter), read(self.last_overflow_iter))

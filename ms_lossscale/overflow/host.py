@@ -9,7 +9,7 @@ from mindspore import Tensor, ops
 from ms_lossscale._errors import check_tensors
 from ms_lossscale._versions import BFLOAT16
 from ms_lossscale.compiled import operator
-from ms_lossscale.host_pass import has_overflow
+from ms_lossscale.host_pass import has_overflow, host_view
 from ms_lossscale.overflow.detector import GradientCheck
 from ms_lossscale.overflow.values import flatten
 
@@ -47,7 +47,7 @@ class HostCheck(GradientCheck):
 
     def __init__(self, distributed, count):
         super().__init__(distributed)
-        self.not_finite = operator("not_finite", [[1]], [ms.bool_])
+        self.not_finite = operator("not_finite")
         if self.not_finite is not None:
             self.primitives = ("Custom(aot)",)
         self.count = count
@@ -69,8 +69,4 @@ class HostCheck(GradientCheck):
     def __call__(self, status, compute_output):
         """The same outside a graph."""
         check_tensors("get_overflow_status", "compute_output", compute_output)
-        return self.any_rank(Tensor(has_overflow(*map(_host_view, flatten(compute_output)))))
-
-
-def _host_view(grad):
-    return (grad.astype(ms.float32) if grad.dtype in BFLOAT16 else grad).asnumpy()
+        return self.any_rank(Tensor(has_overflow(*map(host_view, flatten(compute_output)))))
