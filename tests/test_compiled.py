@@ -246,3 +246,60 @@ def test_a_million_random_cases_are_judged_as_numpy_judges_them():
             for case, expected in zip(cases, (~np.isfinite(cases)).any(axis=1)):
                 assert found_in(case) is bool(expected)
                 assert has_overflow(case) is bool(expected)
+
+
+class Poison(nn.Cell):
+    """A sum of many parameters, each times a factor of its own: its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = ms.ParameterTuple([ms.Parameter(Tensor(1.0), name=f"w{number}") for number in range(CHUNK + 3)])
+
+    def construct(self, factors):
+        loss = Tensor(0.0, ms.float32)
+        for number in range(CHUNK + 3):
+            loss += self.weights[number] * factors[number]
+        return loss
+
+
+def test_one_bad_gradient_skips_the_step_in_whichever_operator_it_is(mode):
+    network = Poison()
+    step = TrainOneStepWithLossScaleCell(network, nn.SGD(network.trainable_params()), Tensor(8.0))
+    for bad in (None, 0, CHUNK - 1, CHUNK, CHUNK + 2, None):
+        factors = np.ones(CHUNK + 3, np.float32)
+        if bad is not None:
+            factors[bad] = np.nan
+        assert flag_of(step(Tensor(factors))[1]) is (bad is not None)
+
+
+class OwnCheck(TrainOneStepWithLossScaleCell):
+    def get_overflow_status(self, status, compute_output):
+        return Tensor(True)
+
+
+class OwnUnscale(TrainOneStepWithLossScaleCell):
+    def unscale(self, grads):
+        return self.hyper_map(ops.zeros_like, grads)
+
+
+class OwnStart(TrainOneStepWithLossScaleCell):
+    def start_overflow_check(self, pre_cond, compute_input):
+        return Tensor([0] * 8, ms.int32), (compute_input[0] * np.inf,)
+
+
+@pytest.mark.parametrize("own, overflow, weight", [
+    (OwnCheck, True, 1.0), (OwnUnscale, False, 1.0), (OwnStart, True, 1.0), (TrainOneStepWithLossScaleCell, False, 0.5)])
+def test_a_method_that_a_subclass_overrides_is_called(mode, own, overflow, weight):
+    network = Poison()
+    step = own(network, nn.SGD(network.trainable_params(), 0.5), Tensor(8.0))
+    assert flag_of(step(Tensor(np.ones(CHUNK + 3, np.float32)))[1]) is overflow
+    assert network.weights[0].asnumpy() == weight
+
+
+def test_the_scale_that_a_step_returned_stays_what_it_was(mode):
+    network = Poison()
+    step = TrainOneStepWithLossScaleCell(network, nn.SGD(network.trainable_params()),
+                                         DynamicLossScaleUpdateCell(8.0, 2, 1000))
+    bad = Tensor(np.full(CHUNK + 3, np.inf, np.float32))
+    scales = [step(bad)[2] for _ in range(3)]
+    assert [scale.asnumpy().item() for scale in scales] == [4.0, 2.0, 1.0]
