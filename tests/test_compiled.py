@@ -251,19 +251,19 @@ def test_a_million_random_cases_are_judged_as_numpy_judges_them():
 class Poison(nn.Cell):
     """A sum of many parameters, each times a factor of its own: its gradient."""
 
-    def __init__(self):
+    def __init__(self, count):
         super().__init__()
-        self.weights = ms.ParameterTuple([ms.Parameter(Tensor(1.0), name=f"w{number}") for number in range(CHUNK + 3)])
+        self.weights = ms.ParameterTuple([ms.Parameter(Tensor(1.0), name=f"w{number}") for number in range(count)])
 
     def construct(self, factors):
         loss = Tensor(0.0, ms.float32)
-        for number in range(CHUNK + 3):
+        for number in range(len(self.weights)):
             loss += self.weights[number] * factors[number]
         return loss
 
 
 def test_one_bad_gradient_skips_the_step_in_whichever_operator_it_is(mode):
-    network = Poison()
+    network = Poison(CHUNK + 3)
     step = TrainOneStepWithLossScaleCell(network, nn.SGD(network.trainable_params()), Tensor(8.0))
     for bad in (None, 0, CHUNK - 1, CHUNK, CHUNK + 2, None):
         factors = np.ones(CHUNK + 3, np.float32)
@@ -288,18 +288,19 @@ class OwnStart(TrainOneStepWithLossScaleCell):
 
 
 @pytest.mark.parametrize("own, overflow, weight", [
-    (OwnCheck, True, 1.0), (OwnUnscale, False, 1.0), (OwnStart, True, 1.0), (TrainOneStepWithLossScaleCell, False, 0.5)])
+    (OwnCheck, True, 1.0), (OwnUnscale, False, 1.0), (OwnStart, True, 1.0),
+    (TrainOneStepWithLossScaleCell, False, 0.5)])
 def test_a_method_that_a_subclass_overrides_is_called(mode, own, overflow, weight):
-    network = Poison()
+    network = Poison(2)
     step = own(network, nn.SGD(network.trainable_params(), 0.5), Tensor(8.0))
-    assert flag_of(step(Tensor(np.ones(CHUNK + 3, np.float32)))[1]) is overflow
+    assert flag_of(step(Tensor(np.ones(2, np.float32)))[1]) is overflow
     assert network.weights[0].asnumpy() == weight
 
 
 def test_the_scale_that_a_step_returned_stays_what_it_was(mode):
-    network = Poison()
+    network = Poison(2)
     step = TrainOneStepWithLossScaleCell(network, nn.SGD(network.trainable_params()),
                                          DynamicLossScaleUpdateCell(8.0, 2, 1000))
-    bad = Tensor(np.full(CHUNK + 3, np.inf, np.float32))
+    bad = Tensor(np.full(2, np.inf, np.float32))
     scales = [step(bad)[2] for _ in range(3)]
     assert [scale.asnumpy().item() for scale in scales] == [4.0, 2.0, 1.0]
