@@ -32,7 +32,7 @@ def figures(text):
     return {row[0]: dict(zip(RUNS, row[1:])) for row in rows if len(row) == 4}
 
 
-@pytest.mark.parametrize("mode", ["graph", "pynative"])
+@pytest.mark.parametrize("mode", ["graph", pytest.param("pynative", marks=pytest.mark.slow)])
 def test_it_trains_three_times_and_shows_them_side_by_side(short, mode, capsys, tmp_path):
     assert demo.main(["--epochs", "2", "--mode", mode, "--output", str(tmp_path / "new")]) == 0
     text = capsys.readouterr().out
@@ -49,6 +49,7 @@ def test_it_trains_three_times_and_shows_them_side_by_side(short, mode, capsys, 
     assert picture.read_bytes().startswith(b"\x89PNG") and f"Picture: {picture}" in text
 
 
+@pytest.mark.slow
 def test_the_fixed_manager_keeps_the_scale_it_is_given(short, capsys, tmp_path):
     assert demo.main(["--epochs", "1", "--manager", "fixed", "--scale", "4096", "--output", str(tmp_path)]) == 0
     shown = figures(capsys.readouterr().out)

@@ -165,7 +165,8 @@ def trained_at(mode, level):
     return seen
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [
+    pytest.param(level, marks=pytest.mark.slow if level in ("O1", "O2") else ()) for level in LEVELS])
 class TestEveryAmpLevel:
     def test_skips_an_overflow_in_one_gradient(self, mode, level):
         for overflow, _, _, moved in trained_at(mode, level)[UNPOISONED:-1]:
