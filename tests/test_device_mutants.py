@@ -168,8 +168,7 @@ COMPILE = {  # these only lack an edge of the graph: a run may be right by luck,
 }
 
 
-@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, pytest.param(ms.PYNATIVE_MODE, marks=pytest.mark.slow)],
-                         ids=["graph", "pynative"], indirect=True)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_a_broken_step_fails_a_check_of_the_simulated_devices(name, mode, tmp_path):
     module, old, new, check = RUN[name]

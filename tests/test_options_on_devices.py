@@ -99,6 +99,7 @@ def test_a_window_is_dropped_if_another_rank_overflowed_in_any_micro_step(mode):
     assert one.step.accumulate.kept_micro_steps.asnumpy() == 0
 
 
+@pytest.mark.slow
 def test_the_mean_is_over_the_micro_steps_that_all_ranks_kept(mode):
     one = on_two_ranks(accumulation_steps=2, drop_window=False, clip_norm=1e-6)  # so that the weights stay
     norms = []

@@ -598,7 +598,7 @@ def own_step(way, loss, optimizer, scaler):
     return ms.jit(step) if way == "jit" else step
 
 
-@pytest.mark.parametrize("way", ["cell", "jit", "python"])
+@pytest.mark.parametrize("way", [pytest.param("cell", marks=pytest.mark.slow), "jit", "python"])
 def test_a_loop_of_ones_own_trains_bit_for_bit_as_the_step_does(mode, way):
     network, optimizer = network_and_optimizer()
     scaler = DynamicLossScaler(2**10, 2, 3)
