@@ -55,11 +55,11 @@ class MulOnly(nn.Cell):
 class OurPass(nn.Cell):
     """What the step does."""
 
-    def __init__(self, count):
+    def __init__(self, grads):
         super().__init__()
         self.scale = Parameter(Tensor(SCALE, ms.float32), requires_grad=False)
-        parts = SimpleNamespace(_unscale=Unscale(), grad_reducer=None, detector=HostCheck(False, count),
-                                weights=[self.scale] * count)
+        parts = SimpleNamespace(_unscale=Unscale(), grad_reducer=None, detector=HostCheck(False, len(grads)),
+                                weights=grads)
         self.unscale_and_check = UnscaleAndCheck(parts, ms_lossscale.TrainOneStepWithLossScaleCell)
 
     def construct(self, *grads):
@@ -130,8 +130,8 @@ def variants(count, shape):
     cells = {
         REFERENCE: MulOnly(),
         f"{REFERENCE}, again": MulOnly(),
-        "ours, in the step": OurPass(count),
-        "ours, nothing compiled": without_the_compiled_part(OurPass, count),
+        "ours, in the step": OurPass(grads),
+        "ours, nothing compiled": without_the_compiled_part(OurPass, grads),
         "ours, functional": FunctionalPass(ms_lossscale.StaticLossScaler(SCALE), ms_lossscale.all_finite),
         "MindSpore, in the step": MindSporePass(),
         "MindSpore, functional": FunctionalPass(amp.StaticLossScaler(SCALE), amp.all_finite),

@@ -6,6 +6,7 @@
  * Built with -ffp-contract=off: a product rounded to float32 is what NumPy and MindSpore make, too.
  */
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@
 enum { FINE = 0, UNKNOWN_DTYPE = 1 };
 
 /* What compiled.py was written for; it does not use a library that answers another number. */
-int revision(void) { return 1; }
+int revision(void) { return 2; }
 
 static int64_t size_of(int rank, const int64_t *shape) {
     int64_t size = 1;
@@ -51,28 +52,71 @@ OPERATOR(not_finite) {
     return FINE;
 }
 
-static uint32_t multiply(const float *from, float factor, float *to, int64_t size) {
+/* Writes the gradients times `inverse`, limited; returns whether a product is NaN or infinite. */
+static inline uint32_t unscale(const float *from, float inverse, float factor, float bound, float *to, int64_t size) {
     uint32_t found = 0;
     for (int64_t i = 0; i < size; i++) {
-        float product = from[i] * factor;
+        float product = from[i] * inverse;
         uint32_t bits;
         memcpy(&bits, &product, sizeof bits);
-        to[i] = product;
         found |= (uint32_t)((bits & 0x7f800000u) == 0x7f800000u);
+        product *= factor;
+        product = product > bound ? bound : product;
+        to[i] = product < -bound ? -bound : product;
     }
     return found;
 }
 
-/* float32 gradients, scale -> the gradients divided by it, and a bool of shape (1,): whether one is NaN or infinite. */
+/* float32 gradients, scale, factor, bound -> the gradients divided by the scale, times the factor, between -bound and
+ * bound; and a bool of shape (1,): whether a quotient is NaN or infinite. */
 OPERATOR(unscale_and_check) {
-    int count = (n - 2) / 2;
-    float inverse = 1.0f / *(float *)data[count];
+    int count = (n - 4) / 2;
+    float inverse = 1.0f / *(float *)data[count], factor = *(float *)data[count + 1], bound = *(float *)data[count + 2];
+    int limited = factor != 1.0f || bound != INFINITY;
     uint32_t found = 0;
     for (int k = 0; k < count; k++) {
+        float *to = data[count + 3 + k];
+        int64_t size = size_of(ranks[k], shapes[k]);
         if (strcmp(dtypes[k], "float32")) return UNKNOWN_DTYPE;
-        found |= multiply(data[k], inverse, data[count + 1 + k], size_of(ranks[k], shapes[k]));
+        if (limited) found |= unscale(data[k], inverse, factor, bound, to, size);
+        else found |= unscale(data[k], inverse, 1.0f, INFINITY, to, size);
     }
     *(uint8_t *)data[n - 1] = found != 0;
+    return FINE;
+}
+
+/* The sum of squares in an order that NumPy can keep, too: host_pass.py has the same. Each square is exact. */
+#define LANES 64
+static double sum_of_squares(const float *grad, float inverse, int64_t size) {
+    double lane[LANES] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            float product = grad[i + j] * inverse;
+            lane[j] += (double)product * product;
+        }
+    for (int j = 0; i < size; i++, j++) {
+        float product = grad[i] * inverse;
+        lane[j] += (double)product * product;
+    }
+    for (int j = 0; j < LANES; j++) sum += lane[j];
+    return sum;
+}
+
+/* float32 gradients; scale, limit; and the global norm of the gradients divided by the scale, which it writes -> what to
+ * multiply them by so that their norm is at most the limit, of shape (1,); and whether one is NaN or infinite. */
+OPERATOR(clip_factor) {
+    int count = n - 5;
+    float inverse = 1.0f / *(float *)data[count], limit = *(float *)data[count + 1];
+    double sum = 0;
+    for (int k = 0; k < count; k++) {
+        if (strcmp(dtypes[k], "float32")) return UNKNOWN_DTYPE;
+        sum += sum_of_squares(data[k], inverse, size_of(ranks[k], shapes[k]));
+    }
+    double norm = sqrt(sum);
+    *(float *)data[count + 2] = (float)norm;
+    *(float *)data[n - 2] = norm > limit ? (float)(limit / norm) : 1.0f;
+    *(uint8_t *)data[n - 1] = !(sum < INFINITY);
     return FINE;
 }
 

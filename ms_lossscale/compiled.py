@@ -10,6 +10,7 @@ import ctypes
 import importlib.machinery
 import os
 import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,11 @@ from mindspore import ops
 
 # Set to 0, everything works without the compiled part.
 SWITCH = "MS_LOSSSCALE_COMPILED"
-REVISION = 1
+REVISION = 2
+
+Outputs = tuple[Callable, Callable]
+# A bool of shape (1,).
+FLAG = (lambda *shapes: [1], lambda *dtypes: ms.bool_)
 
 
 class Operator(ops.Custom):
@@ -28,25 +33,19 @@ class Operator(ops.Custom):
         return self
 
 
-def operator(name: str, products: bool = False, writes: bool = False) -> Operator | None:
+def operator(name: str, outputs: Outputs = FLAG, writes: bool = False) -> Operator | None:
     """
     Return the operator `name` of compiled.c, for the device target CPU; None without a compiled part.
 
-    Its last output is a flag, a bool of shape (1,).
-
     Args:
         name: The function.
-        products: Whether an output like each input but the last comes before the flag.
+        outputs: What gives the shapes and the dtypes of the outputs, from those of the inputs.
         writes: Whether it writes into its inputs; MindSpore then orders it among what reads and writes them.
     """
     path = library()
     if path is None:
         return None
-    if products:
-        made = Operator(f"{path}:{name}", lambda *inputs: (*inputs[:-1], [1]),
-                        lambda *inputs: (*inputs[:-1], ms.bool_), "aot")
-    else:
-        made = Operator(f"{path}:{name}", lambda *inputs: [1], lambda *inputs: ms.bool_, "aot")
+    made = Operator(f"{path}:{name}", *outputs, "aot")
     if writes:
         made.add_prim_attr("side_effect_mem", True)
     return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
@@ -12,6 +14,8 @@ from ms_lossscale._versions import BFLOAT16
 PIECE = 1 << 16
 # Elements from which on MindSpore multiplies faster: it keeps memory that NumPy would get from the system anew.
 LARGE = 1 << 18
+# Sums that are made side by side, element by element in turn; compiled.c has as many, so both round alike.
+LANES = 64
 
 
 def host_view(grad: Tensor) -> np.ndarray:
@@ -44,6 +48,32 @@ def multiplied(array: np.ndarray, factor: np.float32, look: bool) -> tuple[np.nd
             np.multiply(flat[start:start + PIECE], factor, out=piece, dtype=arithmetic, casting="same_kind")
             overflow = overflow or (look and not _finite(piece))
     return product, overflow
+
+
+def sum_of_squares(array: np.ndarray) -> float:
+    """Return the sum of the squares of `array` as float32: float64, not finite if and only if an element is not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        flat = array.reshape(-1).astype(np.float32, copy=False)
+        lanes, whole = np.zeros(LANES), flat.size // LANES * LANES
+        for start in range(0, whole, PIECE):
+            squares = np.square(flat[start:min(start + PIECE, whole)], dtype=np.float64)
+            squares[:LANES] += lanes
+            lanes = np.add.reduce(squares.reshape(-1, LANES), axis=0)
+        rest = np.square(flat[whole:], dtype=np.float64)
+        lanes[:rest.size] += rest
+        return sum(lanes.tolist())
+
+
+def clip_factor(limit: np.float32, *arrays: np.ndarray) -> tuple[np.float32, np.float32, bool]:
+    """
+    Return the global norm of `arrays`, what limits it to `limit`, and whether an element is NaN or infinite.
+
+    The sum of squares is float64, which holds that of any float32 numbers; norm and factor are rounded to float32.
+    """
+    limit, norm = float(limit), math.sqrt(sum(map(sum_of_squares, arrays)))
+    factor = limit / norm if norm > limit else 1.0
+    with np.errstate(over="ignore"):
+        return np.float32(norm), np.float32(factor), not math.isfinite(norm)
 
 
 def _finite(piece):

@@ -104,7 +104,7 @@ class Link(nn.Cell):
         # After the check of the step before: there is one overflow register.
         status, tied = self.step.start_overflow_check(before, inputs)
         loss = self.step.network(*tied)
-        grads = self.step.grad_reducer(self.step._unscaled_grads(loss, tied))
+        grads = self.step.grad_reducer(self.step._unscaled(self.step._scaled_grads(loss, tied)))
         grads, overflow = self.step._check_and_clip(ops.depend(status, loss), grads)
         if self.rest is None:
             return (loss,), (grads,), (overflow,)

@@ -5,9 +5,11 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from ms_lossscale._errors import check_bool, check_positive_int, message
 from ms_lossscale.accumulate import Accumulate
-from ms_lossscale.clip import ClipByNorm, ClipByValue, check_limit_of
+from ms_lossscale.clip import ClipByNorm, ClipByNormOnHost, ClipByValue, check_limit_of
+from ms_lossscale.fused import UnscaleAndCheck
 from ms_lossscale.misuse import check_unscaled
 from ms_lossscale.overflow.detector import GradientCheck
+from ms_lossscale.overflow.host import HostCheck
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.restore import Restore
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
@@ -99,9 +101,16 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         # A register is read, not the norm: a saturated gradient is finite.
         self.norm_decides = self.clips_norm and isinstance(self.detector, GradientCheck) and not own_check
         if self.clips_norm:
-            self.clip_by_norm = ClipByNorm(clip_norm)
+            on_host = isinstance(self.detector, HostCheck)
+            self.clip_by_norm = ClipByNormOnHost(clip_norm, self.weights) if on_host else ClipByNorm(clip_norm)
         if self.clips_value:
             self.clip_by_value = ClipByValue(clip_value)
+        if not scaling:
+            self._unscale_and_check = None
+        elif self._unscale_and_check is not None and not self.accumulates:
+            self._unscale_and_check = UnscaleAndCheck(
+                self, TrainOneStepWithLossScaleCell, self.clip_by_norm if self.clips_norm else None,
+                self.clip_by_value if self.clips_value else None)
         if restore_buffers:
             self.restore = Restore(network)
             self.restores = len(self.restore.buffers) > 0
@@ -119,11 +128,15 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         status, inputs = self.start_overflow_check(self.scale_sense, inputs)
         inputs = self._keep_buffers(inputs)
         loss = self.network(*inputs)
-        grads = self._unscaled_grads(loss, inputs)
+        grads = self._scaled_grads(loss, inputs)
         status = ops.depend(status, loss)
         if self.accumulates:
             return self._micro_step(status, loss, grads)
-        loss, overflow = self._finish(status, loss, self.grad_reducer(grads))
+        if self._in_one_pass:
+            grads, overflow = self._unscale_and_check(grads, self.scale_sense)
+        else:
+            grads, overflow = self._check_and_clip(status, self.grad_reducer(self._unscaled(grads)))
+        loss = self._apply(loss, grads, overflow, self.process_loss_scale(overflow))
         return loss, overflow, self._snapshot(self.scale_sense)
 
     def get_outcome(self):
@@ -165,10 +178,13 @@ class TrainStep(TrainOneStepWithLossScaleCell):
                                "scaling=False. Build it with a 'scale_sense' instead.")
         super().set_sense_scale(sens)
 
-    def _unscaled_grads(self, loss, inputs):
+    def _scaled_grads(self, loss, inputs):
         if not self.scaling:
             return self.grad(self.network, self.weights)(*inputs)
-        return self.unscale(self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss)))
+        return self.grad(self.network, self.weights)(*inputs, self.scaled_seed(loss))
+
+    def _unscaled(self, grads):
+        return self.unscale(grads) if self.scaling else grads
 
     def _keep_buffers(self, inputs):
         if self.restores:
@@ -179,10 +195,14 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         return inputs
 
     def _micro_step(self, status, loss, grads):
-        if self.own_detector is None:
-            overflow = self.get_overflow_status(status, grads)
+        if self._in_one_pass:
+            grads, overflow = self._unscale_and_check(grads, self.scale_sense)
         else:
-            overflow = self.own_detector(status, grads)
+            grads = self._unscaled(grads)
+            if self.own_detector is None:
+                overflow = self.get_overflow_status(status, grads)
+            else:
+                overflow = self.own_detector(status, grads)
         if self.restores_micro_step and overflow:
             loss = self.restore_micro_step(loss)
         if self.accumulate(grads, overflow):
@@ -190,20 +210,17 @@ class TrainStep(TrainOneStepWithLossScaleCell):
             kept = self.detector.sum_over_ranks(ops.cast(self.accumulate.kept_micro_steps, ms.float32))
             all_steps = self.accumulate.steps * self.ranks
             mean = self.grad_reducer(self.accumulate.mean(grads, kept / self.ranks))
-            loss, late = self._finish(status, loss, mean, kept < (all_steps if self.keeps_window else 1.0))
+            mean, late = self._check_and_clip(status, mean)
+            skip = ops.logical_or(late, kept < (all_steps if self.keeps_window else 1.0))
+            loss = self._apply(loss, mean, skip, self.process_loss_scale(skip))
             overflow = ops.logical_or(overflow, late)
             loss = self.accumulate.clear(loss)
         else:
             loss = ops.depend(loss, ops.assign(self.last_outcome, Tensor(0, ms.int32)))
         return loss, overflow, self._snapshot(self.scale_sense)
 
-    def _finish(self, status, loss, grads, drop=None):
-        """Move the scale, and run the optimizer or restore; return the loss and whether `grads` overflowed."""
-        grads, overflow = self._check_and_clip(status, grads)
-        skip = overflow if drop is None else ops.logical_or(overflow, drop)
-        return self._apply(loss, grads, skip, self.process_loss_scale(skip)), overflow
-
     def _apply(self, loss, grads, skip, gate):
+        """Run the optimizer or restore; return the loss."""
         if not gate:
             loss = ops.depend(loss, self.optimizer(grads))
         elif self.restores:
@@ -212,8 +229,8 @@ class TrainStep(TrainOneStepWithLossScaleCell):
 
     def _check_and_clip(self, status, grads):
         if self.norm_decides:
-            grads, finite = self.clip_by_norm(grads)
-            overflow = self.detector.any_rank(ops.logical_not(finite))
+            grads, overflow = self.clip_by_norm(grads)
+            overflow = self.detector.any_rank(overflow)
         else:
             overflow = self.get_overflow_status(status, grads)
             if self.clips_norm:

@@ -1,6 +1,7 @@
 """The compiled operators give the bits that NumPy, the rule and MindSpore's operators give, and can be missing."""
 
 import ctypes
+import math
 import shutil
 from dataclasses import astuple
 
@@ -10,10 +11,11 @@ import pytest
 from mindspore import Tensor, nn, ops
 from test_host_check import NUMPY_DTYPES, Check, flag_of, numpy_answer, random_bits, unscaled_by_numpy
 
-from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell, compiled, fused
+from ms_lossscale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell, TrainStep, compiled, fused
 from ms_lossscale._versions import BFLOAT16
 from ms_lossscale.compiled import library, operator
-from ms_lossscale.host_pass import LARGE, PIECE, has_overflow, multiplied
+from ms_lossscale.fused import CHUNK_ELEMENTS
+from ms_lossscale.host_pass import LANES, LARGE, PIECE, clip_factor, has_overflow, multiplied
 from ms_lossscale.rule import ScaleRule, ScaleState
 
 needs_compiled = pytest.mark.skipif(library() is None, reason="this installation has no compiled part")
@@ -37,12 +39,22 @@ def found_in(*arrays, dtype=None):
     return {0: False, 1: True}[flag.item()]
 
 
-def unscaled(scale, *arrays):
+def unscaled(scale, *arrays, factor=1, bound=np.inf):
     """Return what `unscale_and_check` makes."""
     products, flag = [np.full_like(array, 5) for array in arrays], np.array([7], np.uint8)
-    names = ["float32"] * (2 * len(arrays) + 1)
-    assert call("unscale_and_check", [*names, "bool"], *arrays, np.array(scale, np.float32), *products, flag) == 0
+    scalars = [np.array(number, np.float32) for number in (scale, factor, bound)]
+    names = ["float32"] * (2 * len(arrays) + 3)
+    assert call("unscale_and_check", [*names, "bool"], *arrays, *scalars, *products, flag) == 0
     return products, {0: False, 1: True}[flag.item()]
+
+
+def factor_and_norm(scale, limit, *arrays):
+    """Return what `clip_factor` makes and writes, and its flag."""
+    norm, factor, flag = np.array(7, np.float32), np.array([7], np.float32), np.array([7], np.uint8)
+    scalars = [np.array(number, np.float32) for number in (scale, limit)]
+    names = ["float32"] * (len(arrays) + 4)
+    assert call("clip_factor", [*names, "bool"], *arrays, *scalars, norm, factor, flag) == 0
+    return norm[()], factor[0], {0: False, 1: True}[flag.item()]
 
 
 @needs_compiled
@@ -71,8 +83,11 @@ class TestNotFinite:
 
     def test_refuses_a_dtype_it_does_not_know(self):
         assert call("not_finite", ["int32", "bool"], np.zeros(1, np.int32), np.zeros(1, np.uint8)) != 0
-        arrays = np.zeros(1, np.float64), np.ones((), np.float32), np.zeros(1, np.float64), np.zeros(1, np.uint8)
-        assert call("unscale_and_check", ["float64", "float32", "float64", "bool"], *arrays) != 0
+        wide, one, flag = np.zeros(1, np.float64), np.ones((), np.float32), np.zeros(1, np.uint8)
+        names = ["float64", "float32", "float32", "float32", "float64", "bool"]
+        assert call("unscale_and_check", names, wide, one, one, one, wide.copy(), flag) != 0
+        names = ["float64", "float32", "float32", "float32", "float32", "bool"]
+        assert call("clip_factor", names, wide, one, one, one.copy(), one.copy(), flag) != 0
 
 
 @needs_compiled
@@ -94,6 +109,47 @@ class TestUnscaleAndCheck:
     def test_judges_the_product(self):
         assert unscaled(0.5, np.array([3e38], np.float32))[1] is True
         assert unscaled(2.0, np.array([3e38, 3e38], np.float32))[1] is False
+
+    def test_limits_the_quotient_and_judges_it_before(self):
+        array = np.array([1.1, -3.3, 400, -8e4, 0.1, -0.0], np.float32)
+        shrunk = array * np.float32(1 / np.float32(3)) * np.float32(0.7)
+        for bound in (np.inf, 5, 0.01):
+            products, overflow = unscaled(3, array, factor=0.7, bound=bound)
+            assert products[0].tobytes() == np.clip(shrunk, -np.float32(bound), np.float32(bound)).tobytes()
+            assert overflow is False
+        assert unscaled(0.5, np.array([3e38], np.float32), factor=1e-3, bound=1)[1] is True
+
+
+@needs_compiled
+class TestClipFactor:
+    @pytest.mark.parametrize("size", [0, 1, LANES - 1, LANES, LANES + 1, PIECE - 1, PIECE, PIECE + LANES + 3])
+    def test_gives_the_bits_of_numpy(self, size):
+        rng = np.random.RandomState(size)
+        for scale in (1, 3, 2.0**16):
+            arrays = [rng.standard_normal(length).astype(np.float32) * np.float32(rng.choice([1e-30, 1, 1e30]))
+                      for length in (size, 7, 2 * LANES)]
+            limit = np.float32(rng.choice([1e-3, 1, 1e20]))
+            assert factor_and_norm(scale, limit, *arrays) == clip_factor(
+                limit, *(unscaled_by_numpy(array, scale) for array in arrays))
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    def test_sees_a_bad_element_anywhere(self, bad):
+        for place in (0, LANES - 1, LANES, 2 * LANES, 2 * LANES + 2):
+            array = np.full(2 * LANES + 3, np.finfo(np.float32).max, np.float32)
+            assert factor_and_norm(1, 1, array)[2] is clip_factor(np.float32(1), array)[2] is False
+            array[place] = bad
+            assert factor_and_norm(1, 1, array)[2] is clip_factor(np.float32(1), array)[2] is True
+
+
+def test_the_norm_is_the_exact_one_rounded_and_no_sum_of_float32_overflows():
+    rng = np.random.RandomState(24)
+    arrays = [rng.standard_normal(length).astype(dtype) for length, dtype in ((3 * PIECE, np.float32), (9, np.float16))]
+    exact = math.sqrt(math.fsum(float(element)**2 for array in arrays for element in array))
+    norm, factor, overflow = clip_factor(np.float32(0.3), *arrays)
+    assert (norm, factor, overflow) == (np.float32(exact), np.float32(np.float64(np.float32(0.3)) / exact), False)
+    huge = np.full(4, 3e38, np.float32)
+    assert clip_factor(np.float32(3e38), huge) == (np.inf, np.float32(0.5), False)
+    assert clip_factor(np.float32(1), np.array([1e300]))[2] is True  # as float32 it is infinite
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
@@ -128,6 +184,28 @@ def test_large_gradients_are_unscaled_and_judged_as_numpy_does(mode, monkeypatch
         for grad, other, array in zip(grads, apart, arrays):
             assert grad.asnumpy().tobytes() == other.asnumpy().tobytes() == unscaled_by_numpy(array, 3).tobytes()
         arrays[0][:] = 7.1
+
+
+@pytest.mark.parametrize("options, largest", [
+    ({"clip_norm": 1e3}, 255 / 3 * 1e3 / 1444.313), ({"clip_norm": 1e9}, 255 / 3), ({"clip_value": 2.0}, 2)])
+def test_large_gradients_are_clipped_alike_with_and_without_the_compiled_part(mode, monkeypatch, options, largest):
+    arrays, made = [np.full((256, LARGE // 256), 7.1, np.float32), np.arange(256, dtype=np.float32)], []
+    for switch in ("0", "1"):
+        monkeypatch.setenv(compiled.SWITCH, switch)
+        network = nn.Dense(LARGE // 256, 256)
+        step = TrainStep(network, nn.SGD(network.trainable_params()), Tensor(3.0), **options)
+        grads, overflow = step._unscale_and_check(tuple(map(Tensor, arrays)), step.scale_sense)
+        norm = step.get_global_norm() if step.clips_norm else None
+        made.append(([grad.asnumpy().tobytes() for grad in grads], overflow.asnumpy().item(), norm))
+    assert made[0] == made[1] and made[0][1] is False
+    assert max(grad.asnumpy().max() for grad in grads) == pytest.approx(largest, rel=1e-4)
+
+
+def test_no_operator_takes_more_gradients_or_elements_than_it_should():
+    sizes = [5] * 40 + [CHUNK_ELEMENTS] * 2 + [3, 4] + [CHUNK_ELEMENTS - 6, 2 * CHUNK_ELEMENTS]
+    first, *rest = fused._chunks(sizes)
+    assert [(0, first), *rest] == [(0, 32), (32, 40), (40, 41), (41, 42), (42, 44), (44, 45), (45, 46)]
+    assert fused._chunks([1]) == (1,)
 
 
 def test_large_gradients_of_a_network_with_dynamic_shapes_are_unscaled(mode):

@@ -15,10 +15,11 @@ from ms_lossscale import (
     TrainOneStepWithLossScaleCell,
     TrainStep,
     build_train_network,
+    compiled,
     load_checkpoint,
 )
 from ms_lossscale._versions import assign_now
-from ms_lossscale.clip import ClipByNorm
+from ms_lossscale.clip import ClipByNorm, ClipByNormOnHost
 
 INF = float("inf")
 
@@ -86,12 +87,49 @@ def test_a_norm_that_overflows_is_clipped_if_the_gradients_are_finite_and_skippe
     assert counters(step) == (1, 2, 2)
 
 
+def clips(limit, count, dtype=ms.float32):
+    """Both ways to clip by norm: MindSpore's operators, for any device, and the one operator of CPU."""
+    weights = [Parameter(Tensor(1, dtype), name=f"weight{k}") for k in range(count)]
+    return [ClipByNorm(limit), ClipByNormOnHost(limit, weights)]
+
+
 def test_the_norm_of_float16_gradients_is_float32(mode):
-    clip = ClipByNorm(2.5e-5)
-    (grad,), finite = clip((Tensor([3e-5, -4e-5], ms.float16),))  # float16 holds no square of these
-    assert (numbers(finite), grad.dtype) == ((True,), ms.float16)
-    assert numbers(clip.global_norm) == pytest.approx((5e-5,), rel=1e-2)
-    np.testing.assert_allclose(grad.asnumpy(), [1.5e-5, -2e-5], rtol=1e-2)
+    for clip in clips(2.5e-5, 1, ms.float16):
+        (grad,), overflow = clip((Tensor([3e-5, -4e-5], ms.float16),))  # float16 holds no square of these
+        assert (numbers(overflow), grad.dtype) == ((False,), ms.float16)
+        assert numbers(clip.global_norm) == pytest.approx((5e-5,), rel=1e-2)
+        np.testing.assert_allclose(grad.asnumpy(), [1.5e-5, -2e-5], rtol=1e-2)
+
+
+def test_a_sum_of_squares_beyond_float32_is_no_overflow_and_clips_exactly(mode):
+    for clip in clips(3e38, 2):
+        grads, overflow = clip((Tensor([3e38, 0], ms.float32), Tensor([-3e38], ms.float32)))
+        assert numbers(overflow, clip.global_norm) == (False, INF)  # the norm is 4.2e38
+        np.testing.assert_allclose(grads[0].asnumpy()[0] / 3e38, np.sqrt(0.5), rtol=1e-6)
+        for bad in (INF, -INF, float("nan")):
+            assert numbers(clip((Tensor([3e38, 0], ms.float32), Tensor([bad], ms.float32)))[1]) == (True,)
+
+
+class Apart(TrainStep):
+    """A method of its own keeps a step from making one pass of all."""
+
+    def unscale(self, grads):
+        return TrainStep.unscale(self, grads)
+
+
+def test_one_pass_its_parts_and_no_compiled_part_give_the_same_bits(mode, monkeypatch):
+    made = []
+    for kind, switch in ((TrainStep, "1"), (TrainStep, "0"), (Apart, "1"), (Apart, "0")):
+        monkeypatch.setenv(compiled.SWITCH, switch)
+        for options in ({"clip_norm": 0.1}, {"clip_norm": 1e9}, {"clip_value": 0.01},
+                        {"clip_norm": 0.1, "clip_value": 0.02, "accumulation_steps": 2}):
+            step = built(3.0, kind=kind, **options)
+            for place in (None, None, "last", None):
+                step(*batch(place, INF))[0].asnumpy()
+            norm = step.get_global_norm() if "clip_norm" in options else None
+            made.append((gated(step), norm, numbers(step.applied_steps, step.skipped_steps)))
+    assert made[:4] == made[4:8] == made[8:12] == made[12:]
+    assert made[0][1] > 0.1 and made[0] != made[1] and [numbers[0] for _, _, numbers in made[:4]] == [3, 3, 3, 1]
 
 
 @pytest.mark.slow

@@ -1,38 +1,19 @@
 """CPU: one operator, compiled or NumPy's, looks at all gradients; outside a graph NumPy does, where they lie."""
 
-import inspect
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
 from ms_lossscale._errors import check_tensors
-from ms_lossscale._versions import BFLOAT16
 from ms_lossscale.compiled import operator
 from ms_lossscale.host_pass import has_overflow, host_view
+from ms_lossscale.numpy_operator import numpy_operator, numpy_values
 from ms_lossscale.overflow.detector import GradientCheck
 from ms_lossscale.overflow.values import flatten
 
 
-def _flag_operator(count):
-    """Return a graph operator: `count` arrays to a bool of shape (1,)."""
-
-    def overflow_flag(*arrays):
-        return np.array([has_overflow(*arrays)])
-
-    # MindSpore counts a function's inputs by its signature, and *arrays would be one.
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    overflow_flag.__signature__ = inspect.Signature([inspect.Parameter(f"grad{i}", kind) for i in range(count)])
-    return ops.Custom(overflow_flag, lambda *shapes: (1,), lambda *dtypes: ms.bool_, "pyfunc")
-
-
-_numpy_values = ops.MultitypeFuncGraph("numpy_values")
-
-
-@_numpy_values.register("Tensor")
-def _as_numpy_knows_it(grad):
-    # NumPy has no bfloat16; widening is exact.
-    return ops.cast(grad, ms.float32) if ops.dtype(grad) in BFLOAT16 else grad
+def _flag(*arrays):
+    return np.array([has_overflow(*arrays)])
 
 
 class HostCheck(GradientCheck):
@@ -51,13 +32,13 @@ class HostCheck(GradientCheck):
         if self.not_finite is not None:
             self.primitives = ("Custom(aot)",)
         self.count = count
-        self.flag_of_all = _flag_operator(count)
-        self.flag_of_one = _flag_operator(1)
+        self.flag_of_all = numpy_operator(_flag, count, [1], ms.bool_)
+        self.flag_of_one = numpy_operator(_flag, 1, [1], ms.bool_)
 
     def overflow_of(self, grads):
         if self.not_finite is not None:
             return self.any_rank(ops.reshape(self.not_finite(*grads), ()))
-        arrays = self.hyper_map(_numpy_values, grads)
+        arrays = self.hyper_map(numpy_values, grads)
         if len(arrays) == self.count:
             flag = self.flag_of_all(*arrays)
         else:
