@@ -8,6 +8,8 @@ import sys
 import mindspore as ms
 from mindspore import Parameter, Tensor, context, ops
 
+from mindspore.common.seed import _KERNEL_SEED
+
 # ops.MultitypeFuncGraph matches this class; the public RowTensor is only its printable face.
 from mindspore.common.sparse_tensor import RowTensorInner as RowTensor  # noqa: F401
 from mindspore.train.amp import _config_level
@@ -139,12 +141,21 @@ def host_writes_arrive() -> bool:
     return (parameter + 0).asnumpy().item() == 2
 
 
-def random_state():
-    """Return the state of MindSpore's random generator; None in 2.0.0, where every operator keeps its own."""
-    return Tensor(ms.get_rng_state().asnumpy().copy()) if hasattr(ms, "get_rng_state") else None
+def random_state() -> tuple:
+    """
+    Return the state of MindSpore's random operators that no Cell holds.
+
+    From 2.7 on there is a generator. In every version an operator made for one call, as by `ops.dropout`, takes its
+    seed from a count of the calls.
+    """
+    generator = Tensor(ms.get_rng_state().asnumpy().copy()) if hasattr(ms, "get_rng_state") else None
+    return generator, dict(_KERNEL_SEED)
 
 
-def set_random_state(state) -> None:
+def set_random_state(state: tuple) -> None:
     """Set what `random_state` returned."""
-    if state is not None:
-        ms.set_rng_state(state)
+    generator, counts = state
+    if generator is not None:
+        ms.set_rng_state(generator)
+    _KERNEL_SEED.clear()
+    _KERNEL_SEED.update(counts)

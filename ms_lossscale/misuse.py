@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
@@ -28,9 +29,8 @@ STATE_NAMES = {"scale_sense", "applied_steps", "skipped_steps", "consecutive_ove
 # As the file names of code begin: a Path would turn the slashes of Windows.
 LIBRARIES = tuple(os.path.dirname(module.__file__) + os.sep for module in (ms, sys.modules["ms_lossscale"]))
 
-# Live steps in the order they were built; and, for an older one, what to say if it is called after all.
+# Live steps in the order they were built, and the scale of each then; None if it scales nothing.
 _scales: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-_rivals: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _said = set()
 # Networks of which it was told that something in them is float16: their loss is not told of, too.
 _told: weakref.WeakSet = weakref.WeakSet()
@@ -48,7 +48,12 @@ def check_step(step: nn.Cell) -> None:
         _warn(f"For '{who}', the step divides the gradients by the loss scale, and so does the optimizer: its own "
               f"'loss_scale' is {own:g}, so every update is too small by that. Leave it at 1.0.",
               OptimizerScaleWarning)
-    _note_rivals(step, scale)
+    if _rival(step, scale):
+        gc.collect()  # a step that nothing refers to any more trains nothing
+        rival = _rival(step, scale)
+        if rival:
+            _warn(f"For '{who}', {rival} Train a network by one step, or give both steps one update cell. If the older "
+                  "one is not called any more, all is well.", SharedParametersWarning)
     _scales[step] = scale
 
 
@@ -60,13 +65,6 @@ def check_parameters(who: str, optimizer: nn.Cell) -> None:
             raise ValueError(f"For '{who}', 'optimizer' must train parameters of the network, but got "
                              f"'{parameter.name}', which belongs to a training step. Build it over "
                              "network.trainable_params(), not over the parameters of a step.")
-
-
-def check_call(step: nn.Cell) -> None:
-    """Warn once if a newer step with another scale was built over this step's parameters and still exists."""
-    newer, text = _rivals.pop(step, (None, "")) if _rivals else (None, "")
-    if newer is not None and newer() is not None:
-        _warn(text, SharedParametersWarning)
 
 
 def check_unscaled(who: str, optimizer: nn.Cell, network: nn.Cell, level: str = "O0") -> None:
@@ -110,17 +108,17 @@ def _warn_of_float16(who, what, optimizer, network):
           NoLossScaleWarning)
 
 
-def _note_rivals(step, scale):
+def _rival(step, scale):
+    """Return what an older step trains of the parameters of `step`, with another scale, for people to read."""
     mine = {id(parameter) for parameter in step.optimizer.parameters}
     cell = step.loss_scaling_manager
-    for other, first in list(_scales.items()):
+    for other, first in reversed(list(_scales.items())):
         shared = [parameter.name for parameter in _trained(other) if id(parameter) in mine]
         one_cell = cell is not None and other.loss_scaling_manager is cell
         if shared and first is not None and not one_cell and scale not in (first, _number(other.scale_sense)):
-            _rivals[other] = weakref.ref(step), (
-                f"For '{type(step).__name__}', '{shared[0]}' and what else its optimizer trains is trained by an "
-                f"older step with another loss scale, too: {scale:g}, and {first:g} there. Train a network by one "
-                "step, or give both steps one update cell.")
+            return (f"'{shared[0]}' and what else its optimizer trains is trained by an older step with another loss "
+                    f"scale, too: {scale:g}, and {first:g} there.")
+    return ""
 
 
 def _state(step: nn.Cell) -> Iterable[Parameter]:

@@ -9,7 +9,7 @@ from ms_lossscale.count import Count, counter
 from ms_lossscale.fused import UnscaleAndCheck
 from ms_lossscale.gradients import Unscale, seed_of
 from ms_lossscale.host_state import Snapshot
-from ms_lossscale.misuse import check_call, check_step
+from ms_lossscale.misuse import check_step
 from ms_lossscale.overflow.table import build, choose
 from ms_lossscale.overflow.values import gives_row_tensors
 from ms_lossscale.scale_argument import check_training_parts, initial_scale, scale_tensor
@@ -139,7 +139,6 @@ class TrainOneStepWithLossScaleCell(nn.TrainOneStepCell):
 
     def __call__(self, *inputs, **kwargs):
         refuse_trace(type(self).__name__)
-        check_call(self)
         self.watch.before(self)
         outputs = super().__call__(*inputs, **kwargs)
         self.watch.after(self, outputs)
