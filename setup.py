@@ -16,7 +16,7 @@ DEMO = ["scikit-learn", "matplotlib", "tqdm"]
 
 # Not a Python module: functions that MindSpore loads. Without a compiler the installation goes on without it.
 COMPILED = Extension("ms_lossscale._compiled", ["ms_lossscale/compiled.c"], optional=True, libraries=["m"],
-                     extra_compile_args=["-O3", "-ffp-contract=off"])
+                     extra_compile_args=["-O3", "-ffp-contract=off", "-pthread"], extra_link_args=["-pthread"])
 
 setup(
     name="ms_lossscale",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import mindspore as ms
 import numpy as np
@@ -10,7 +11,7 @@ from mindspore import Tensor
 
 from ms_lossscale._versions import BFLOAT16
 
-# Elements in a piece.
+# Elements in a piece; compiled.c has as many in a block.
 PIECE = 1 << 16
 # Elements from which on MindSpore multiplies faster: it keeps memory that NumPy would get from the system anew.
 LARGE = 1 << 18
@@ -50,18 +51,15 @@ def multiplied(array: np.ndarray, factor: np.float32, look: bool) -> tuple[np.nd
     return product, overflow
 
 
-def sum_of_squares(array: np.ndarray) -> float:
-    """Return the sum of the squares of `array` as float32: float64, not finite if and only if an element is not."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        flat = array.reshape(-1).astype(np.float32, copy=False)
-        lanes, whole = np.zeros(LANES), flat.size // LANES * LANES
-        for start in range(0, whole, PIECE):
-            squares = np.square(flat[start:min(start + PIECE, whole)], dtype=np.float64)
-            squares[:LANES] += lanes
-            lanes = np.add.reduce(squares.reshape(-1, LANES), axis=0)
-        rest = np.square(flat[whole:], dtype=np.float64)
-        lanes[:rest.size] += rest
-        return sum(lanes.tolist())
+def sums_of_squares(array: np.ndarray) -> Iterator[float]:
+    """Yield the sum of squares of every piece of `array` as float32: float64, not finite only if an element is not."""
+    flat = array.reshape(-1).astype(np.float32, copy=False)
+    for start in range(0, flat.size, PIECE):
+        squares = np.square(flat[start:start + PIECE], dtype=np.float64)
+        whole = squares.size // LANES * LANES
+        lanes = np.add.reduce(squares[:whole].reshape(-1, LANES), axis=0)
+        lanes[:squares.size - whole] += squares[whole:]
+        yield sum(lanes.tolist())
 
 
 def clip_factor(limit: np.float32, *arrays: np.ndarray) -> tuple[np.float32, np.float32, bool]:
@@ -70,9 +68,9 @@ def clip_factor(limit: np.float32, *arrays: np.ndarray) -> tuple[np.float32, np.
 
     The sum of squares is float64, which holds that of any float32 numbers; norm and factor are rounded to float32.
     """
-    limit, norm = float(limit), math.sqrt(sum(map(sum_of_squares, arrays)))
-    factor = limit / norm if norm > limit else 1.0
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        limit, norm = float(limit), math.sqrt(sum(total for array in arrays for total in sums_of_squares(array)))
+        factor = limit / norm if norm > limit else 1.0
         return np.float32(norm), np.float32(factor), not math.isfinite(norm)
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import os
 import shutil
 from dataclasses import astuple
 
@@ -139,6 +140,29 @@ class TestClipFactor:
             assert factor_and_norm(1, 1, array)[2] is clip_factor(np.float32(1), array)[2] is False
             array[place] = bad
             assert factor_and_norm(1, 1, array)[2] is clip_factor(np.float32(1), array)[2] is True
+
+
+@needs_compiled
+@pytest.mark.parametrize("processors", [1, None], ids=["one processor", "all"])
+def test_threads_see_every_block_and_give_the_bits_of_one(processors):
+    allowed = os.sched_getaffinity(0)
+    rng = np.random.RandomState(25)
+    arrays = [rng.standard_normal(size).astype(np.float32) for size in (9 * PIECE + 5, 0, 3, 8 * PIECE, PIECE - 1)]
+    expected = [unscaled_by_numpy(array, 3) for array in arrays]
+    try:
+        os.sched_setaffinity(0, set(list(allowed)[:processors]))
+        products, overflow = unscaled(3, *arrays)
+        assert [each.tobytes() for each in products] == [each.tobytes() for each in expected] and not overflow
+        assert factor_and_norm(3, 0.5, *arrays) == clip_factor(np.float32(0.5), *expected)
+        assert not found_in(*arrays)
+        for array in arrays:
+            for place in {0, array.size - 1, *range(PIECE, array.size, PIECE), *range(PIECE - 1, array.size, PIECE)}:
+                if 0 <= place < array.size:
+                    kept, array[place] = array[place], np.inf
+                    assert found_in(*arrays) and unscaled(3, *arrays)[1] and factor_and_norm(3, 1, *arrays)[2]
+                    array[place] = kept
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_the_norm_is_the_exact_one_rounded_and_no_sum_of_float32_overflows():
