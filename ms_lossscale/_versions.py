@@ -7,7 +7,6 @@ import sys
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, context, ops
-
 from mindspore.common.seed import _KERNEL_SEED
 
 # ops.MultitypeFuncGraph matches this class; the public RowTensor is only its printable face.
