@@ -18,7 +18,7 @@ from ms_lossscale.guard import FirstLoss, WatchSink, look_at_first_call
 from ms_lossscale.manager import LossScaleManager
 from ms_lossscale.misuse import check_constant, check_unscaled
 from ms_lossscale.scale_argument import scale_number
-from ms_lossscale.train_options import TrainStep, check_only, pop_options
+from ms_lossscale.train_options import TrainStep, pop_options
 from ms_lossscale.train_step import TrainOneStepWithLossScaleCell
 
 
@@ -171,7 +171,7 @@ def _default_manager(level):
 def _scaled(who, plain, manager, options):
     """Return a step that trains what the TrainOneStepCell `plain` trains, with the manager's scale."""
     if manager is None:
-        return check_only(who, plain, options)
+        return _check_only(who, plain, options)
     update_cell = manager.get_update_cell()
     if update_cell is None:
         if options:
@@ -187,6 +187,17 @@ def _scaled(who, plain, manager, options):
     if ours:
         manager.follow(step)
     return step
+
+
+def _check_only(who, plain, options):
+    """Return the TrainOneStepCell `plain`, or with options a step that checks without scaling."""
+    if not options:
+        return plain
+    if options.get("scaling", True):
+        raise ValueError(f"For '{who}', {', '.join(options)} need a 'loss_scale_manager', or scaling=False.")
+    if plain.optimizer is None:
+        raise ValueError(message(who, "optimizer", "an Optimizer if 'scaling' is False", None))
+    return TrainStep(plain.network, plain.optimizer, **options).set_train()
 
 
 def _copy_inputs(plain, step):

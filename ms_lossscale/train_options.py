@@ -108,9 +108,8 @@ class TrainStep(TrainOneStepWithLossScaleCell):
         if not scaling:
             self._unscale_and_check = None
         elif self._unscale_and_check is not None and not self.accumulates:
-            self._unscale_and_check = UnscaleAndCheck(
-                self, TrainOneStepWithLossScaleCell, self.clip_by_norm if self.clips_norm else None,
-                self.clip_by_value if self.clips_value else None)
+            clips = (getattr(self, name, None) for name in ("clip_by_norm", "clip_by_value"))
+            self._unscale_and_check = UnscaleAndCheck(self, TrainOneStepWithLossScaleCell, *clips)
         if restore_buffers:
             self.restore = Restore(network)
             self.restores = len(self.restore.buffers) > 0
@@ -243,14 +242,3 @@ class TrainStep(TrainOneStepWithLossScaleCell):
 def pop_options(kwargs):
     """Take the options of :class:`TrainStep` out of `kwargs`."""
     return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-
-
-def check_only(who, plain, options):
-    """Return the TrainOneStepCell `plain`, or with options a step that checks without scaling."""
-    if not options:
-        return plain
-    if options.get("scaling", True):
-        raise ValueError(f"For '{who}', {', '.join(options)} need a 'loss_scale_manager', or scaling=False.")
-    if plain.optimizer is None:
-        raise ValueError(message(who, "optimizer", "an Optimizer if 'scaling' is False", None))
-    return TrainStep(plain.network, plain.optimizer, **options).set_train()

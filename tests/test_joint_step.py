@@ -140,7 +140,7 @@ def test_a_checkpoint_of_both_resumes_both(graph_mode):
 def twice():
     """Two steps over one network."""
     step = steps_of()[GENERATOR]
-    return [step, TrainStep(step.network, nn.SGD(step.weights, 0.1), Tensor(8.0))]
+    return [step, TrainStep(step.network, nn.SGD(step.weights, 0.1), Tensor(step.get_loss_scale()))]
 
 
 @pytest.mark.parametrize("steps, error, text", [

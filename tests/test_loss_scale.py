@@ -445,6 +445,7 @@ def test_model_and_step_train_with_a_loss_scale_of_tensorflows(mode):
         model.train_network(Tensor([[1.0, 2.0]]), Tensor([[1.0]]))
     assert manager.get_loss_scale() == 8.0
     assert manager.to_loss_scale().state_dict() == {"current_loss_scale": 8.0, "num_good_steps": 1}
+    network = nn.Dense(2, 1)
     step = TrainOneStepWithLossScaleCell(nn.WithLossCell(network, nn.MSELoss()),
                                          nn.Momentum(network.trainable_params(), 0.01, 0.9),
                                          LossScaleManager.from_loss_scale(32).get_update_cell())
