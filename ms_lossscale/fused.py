@@ -6,8 +6,9 @@ from mindspore import Tensor, nn, ops
 
 from ms_lossscale.compiled import operator
 from ms_lossscale.gradients import reciprocal_on_host, unscaled_on_host
-from ms_lossscale.host_pass import LARGE
+from ms_lossscale.host_pass import LARGE, has_overflow, host_view
 from ms_lossscale.host_state import on_host
+from ms_lossscale.overflow.values import flatten
 
 # Gradients in one operator: MindSpore takes twice as long for one with 300 of them as for ten with 30.
 CHUNK = 32
@@ -77,7 +78,10 @@ class UnscaleAndCheck(nn.Cell):
             return self.construct(grads, scale)
         inverse = reciprocal_on_host(scale)
         pairs = [unscaled_on_host(grad, inverse, look=True) for grad in grads]
-        return self._clipped(tuple(grad for grad, _ in pairs), Tensor(any(overflow for _, overflow in pairs)))
+        overflow = any(overflow for _, overflow in pairs)
+        for grad in flatten([grad for grad, overflow in pairs if overflow is None]):
+            overflow = overflow or has_overflow(host_view(grad))
+        return self._clipped(tuple(grad for grad, _ in pairs), Tensor(overflow))
 
     def _clipped(self, grads, overflow):
         if self.clip_by_norm is not None:

@@ -7,7 +7,7 @@ from mindspore.ops.primitive import constexpr
 
 from ms_lossscale._errors import check_tensors
 from ms_lossscale._versions import BFLOAT16, FLOAT_DTYPES, HALF_DTYPES, RowTensor
-from ms_lossscale.host_pass import LARGE, has_overflow, host_view, multiplied
+from ms_lossscale.host_pass import LARGE, multiplied
 from ms_lossscale.host_state import on_cpu
 
 NUMPY_DTYPES = tuple(dtype for dtype in FLOAT_DTYPES if dtype not in BFLOAT16)
@@ -62,13 +62,16 @@ def reciprocal_on_host(scale):
 
 
 def unscaled_on_host(grad, inverse, look=False):
-    """Return `grad` times `inverse`, a NumPy float32, and if asked to `look` whether it then holds NaN or Inf."""
+    """
+    Return `grad` times `inverse`, a NumPy float32, and if asked to `look` whether it then holds NaN or Inf.
+
+    The latter is None where MindSpore multiplies, which it does in the background: look once all are on their way.
+    """
     if isinstance(grad, RowTensor):
         values, overflow = unscaled_on_host(grad.values, inverse, look)
         return RowTensor(grad.indices, values, grad.dense_shape), overflow
     if grad.dtype not in NUMPY_DTYPES or 0 in grad.shape or grad.size >= LARGE:  # from_numpy takes nothing empty
-        product = times_tensor(Tensor(inverse), grad)
-        return product, look and grad.dtype in FLOAT_DTYPES and has_overflow(host_view(product))
+        return times_tensor(Tensor(inverse), grad), None if grad.dtype in FLOAT_DTYPES else False
     product, overflow = multiplied(grad.asnumpy(), inverse, look)
     return Tensor.from_numpy(product), overflow
 
